@@ -1,0 +1,9 @@
+"""The thin library behind the book: what two chapters need, and nothing else.
+
+Modules are built in floors and import only from floors below their own:
+
+1. ``norms``, ``stats``, ``figures``, ``parameters``, ``environment``
+2. ``placements``, ``tasks``
+3. ``models``
+5. ``claims``
+"""

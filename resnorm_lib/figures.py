@@ -1,0 +1,101 @@
+"""One style for every figure, one colour and line style for every placement, and figures that can be read aloud."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import matplotlib
+from IPython.display import display
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+__all__ = ["figure", "show", "style"]
+
+# Okabe and Ito's palette, in pairs whose greyscale values differ, and a dash pattern and a marker for each name:
+# a line is told from its neighbour without colour as well.
+_STYLES: dict[str, dict[str, Any]] = {
+    "residual": {"color": "#000000", "linestyle": (0, (1, 1.2)), "marker": "s"},
+    "pre": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    "post": {"color": "#D55E00", "linestyle": (0, (5, 1.5)), "marker": "^"},
+    "layer_norm": {"color": "#005F73", "linestyle": "-", "marker": "o"},
+    "rms_norm": {"color": "#CC79A7", "linestyle": (0, (4, 1.5)), "marker": "D"},
+}
+_RC = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.size": 10,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+}
+_DPI = 140
+
+
+def style(name: str) -> dict[str, Any]:
+    """Colour, line style and marker of a placement or a norm, the same in every chapter.
+
+    Args:
+        name: as in ``resnorm_lib.placements`` or ``resnorm_lib.norms``.
+
+    Returns:
+        Keyword arguments for ``Axes.plot``.
+
+    Raises:
+        ValueError: the name has no style.
+    """
+    if name not in _STYLES:
+        raise ValueError(f"{name!r} has no style; use one of {', '.join(_STYLES)}, or give it a row in figures.py")
+    return dict(_STYLES[name])
+
+
+def figure(columns: int = 1, rows: int = 1, *, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:
+    """A figure of the book's width with a grid of axes.
+
+    Args:
+        columns, rows: the grid.
+        height: height of one row, in inches; the width is 7.2 inches.
+        **options: passed on to ``matplotlib.pyplot.subplots``.
+
+    Returns:
+        The figure, and one ``Axes`` or an array of them.
+    """
+    with matplotlib.rc_context(_RC):
+        return pyplot.subplots(rows, columns, figsize=(7.2, height * rows), layout="constrained", **options)
+
+
+def show(fig: Figure, *, alt: str, caption: str) -> None:
+    """Put a figure on the page with its alternative text and its caption.
+
+    The picture is a PNG on an opaque white ground, so that it reads on a dark page; the alternative text
+    travels in the output's metadata under ``image/png``, and the caption follows as Markdown, so that it
+    reads the same in HTML, Jupyter and Colab. The figure is closed.
+
+    Args:
+        fig: the figure.
+        alt: what the picture shows, in one or two sentences, for those who do not see it.
+        caption: what to look at, in Markdown.
+
+    Raises:
+        ValueError: ``alt`` is too short to say what the picture shows, or ``caption`` is empty.
+    """
+    if len(alt.split()) < 8:
+        raise ValueError(f"alt = {alt!r} is too short: say in at least eight words what the picture shows")
+    if not caption.strip():
+        raise ValueError("caption is empty: say what the reader should look at")
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_RC):
+        fig.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    pyplot.close(fig)
+    display({"image/png": buffer.getvalue()}, raw=True, metadata={"image/png": {"alt": alt}})
+    display(
+        {"text/markdown": f"*{caption}*", "text/plain": caption}, raw=True, metadata={"resnorm": {"caption": True}}
+    )
