@@ -13,7 +13,7 @@ import html
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from pathlib import Path
@@ -167,11 +167,16 @@ class Number:
     """A measured number that is not a claim, for a sentence of `Ledger.say`."""
 
     value: float
-    band: tuple[float, float] | None
+    band: Sequence[float] | None
     low: float | None = None
     high: float | None = None
     seeds: int | None = None
     digits: int | None = 3
+
+    @classmethod
+    def of(cls, interval: Interval, band: Sequence[float], digits: int | None = 3) -> Number:
+        """The number of an interval of `resnorm_lib.stats`."""
+        return cls(interval.value, band, interval.low, interval.high, interval.seeds, digits)
 
     def __format__(self, specification: str) -> str:
         """``{x}`` prints value and, where it has one, interval; ``{x:v}`` prints the value alone."""
@@ -201,7 +206,6 @@ class Ledger:
         *,
         dtype: str = "float64",
         digits: int | None = 3,
-        unit: str = "",
     ) -> str:
         """Compare a measurement with its claim, print the line, leave the record.
 
@@ -210,7 +214,6 @@ class Ledger:
             measured: value, bounds and seeds; or one of these for each setting.
             dtype: the precision of the run.
             digits: significant digits in print; ``None`` for numbers that are exact on every CPU path.
-            unit: printed after the numbers.
 
         Returns:
             The verdict; an empty text in a quick run.
@@ -227,32 +230,22 @@ class Ledger:
             if any(math.isnan(x) for x in interval[:3]) or not interval.low <= interval.value <= interval.high:
                 raise ClaimError(f"{claim_id}: {interval} is not a value between its bounds")
             verdicts[name] = verdict(interval, claim.low, claim.high)
-        result = overall(verdicts.values())
-        records, parts = [], []
+        result = "" if self._parameters.quick else overall(verdicts.values())
+        records, lines = [], []
         for name, interval in settings.items():
             band = claim.band.get(name)
-            shown = Number(interval.value, None, interval.low, interval.high, interval.seeds, digits)
-            text = f"{name}: " if name else ""
-            text += f"{shown:v}" if interval.low == interval.high else f"{shown}"
-            text += unit
-            if len(settings) > 1 and not self._parameters.quick:
-                text += f" ({verdicts[name]})"
-            text += self._outside(interval.value, band)
-            parts.append(text)
-            records.append(
-                self._record(f"{claim_id}{'/' if name else ''}{name}", shown, band, dtype)
-                | {"claim": claim_id, "setting": name, "verdict": None if self._parameters.quick else result}
-                | {"setting_verdict": verdicts[name], "kind": claim.kind}
-            )
-        seeds = sorted({interval.seeds for interval in settings.values()})
-        how = f"{'–'.join(str(n) for n in seeds)} {'seed' if seeds == [1] else 'seeds'}, {dtype}"
-        if claim.kind == "statistical":
-            how += ", 99 % interval"
-        if claim.kind == "kernel":
-            how += f", {_cpu_path()}"
-        tail = f"predicted {claim.prediction}; tolerance {claim.tolerance()}"
-        self._print(claim, "" if self._parameters.quick else result, f"{'; '.join(parts)} — {how}; {tail}", records)
-        return "" if self._parameters.quick else result
+            exact = claim.low == claim.high == 0 and interval.low == interval.high == 0
+            shown = Number(interval.value, band, interval.low, interval.high, interval.seeds, None if exact else digits)
+            text = (f"{shown:v}" if interval.low == interval.high else f"{shown}") + self._outside(interval.value, band)
+            lines.append((name, text, verdicts[name] if result and len(settings) > 1 else ""))
+            record = self._record(f"{claim_id}/{name}" if name else claim_id, shown, dtype)
+            record |= {"claim": claim_id, "setting": name, "kind": claim.kind}
+            records.append(record | {"verdict": result or None, "setting_verdict": verdicts[name]})
+        seeds = "–".join(str(n) for n in sorted({interval.seeds for interval in settings.values()}))
+        how = f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
+        how += {"statistical": ", 99 % interval", "kernel": f", {_cpu_path()}"}.get(claim.kind, "")
+        self._print(claim, result, lines, f"{how}; predicted {claim.prediction}; tolerance {claim.tolerance()}", records)
+        return result
 
     def report(self, claim_id: str) -> None:
         """Print a claim that is not tested here, with the reason."""
@@ -262,7 +255,7 @@ class Ledger:
         shown = "" if self._parameters.quick else "reported"
         record = {"name": claim_id, "claim": claim_id, "verdict": shown or None, "setting": "", "kind": "reported"}
         record |= {"value": None, "band": None, "chapter": self._chapter, "published": self._parameters.published}
-        self._print(claim, shown, f"{claim.prediction} — not tested here: {claim.reason}", [record])
+        self._print(claim, shown, [("", claim.prediction, "")], f"not tested here: {claim.reason}", [record])
 
     def say(self, template: str, **measured: Number) -> None:
         """Print a Markdown sentence with measured numbers in it, and leave their records.
@@ -281,7 +274,7 @@ class Ledger:
                 raise ClaimError(f"{name}: give a band (from re-seeding), or digits=None for an exact number")
         text = template.format(**measured)
         text += "".join(self._outside(item.value, item.band) for item in measured.values())
-        records = [self._record(name, item, item.band, "float64") for name, item in measured.items()]
+        records = [self._record(name, item, "float64") for name, item in measured.items()]
         data = {"text/markdown": text, "text/plain": text}
         display(data, raw=True, metadata={"resnorm": {"records": records}})
 
@@ -298,31 +291,42 @@ class Ledger:
             return ""
         return f" (outside its regression band {band[0]:g} to {band[1]:g})"
 
-    def _record(self, name: str, shown: Number, band: Any, dtype: str) -> dict[str, Any]:
+    def _record(self, name: str, shown: Number, dtype: str) -> dict[str, Any]:
         record: dict[str, Any] = {"name": name, "value": shown.value, "low": shown.low, "high": shown.high}
         record |= {"printed": figure(shown.value, shown.digits), "digits": shown.digits, "seeds": shown.seeds}
         for bound in ("low", "high"):
             if record[bound] is not None:
                 record[f"printed_{bound}"] = figure(record[bound], shown.digits)
-        record |= {"band": None if band is None else list(band), "dtype": dtype, "chapter": self._chapter}
+        record |= {"band": None if shown.band is None else list(shown.band), "dtype": dtype, "chapter": self._chapter}
         record |= {"published": self._parameters.published, "parameters": dict(self._parameters.values)}
         return record
 
-    def _print(self, claim: Claim, result: str, measured: str, records: list[dict[str, Any]]) -> None:
+    def _print(
+        self, claim: Claim, result: str, lines: list[tuple[str, str, str]], how: str, records: list[dict[str, Any]]
+    ) -> None:
+        """One line in a terminal (one more for each of several settings); a box in HTML."""
         from IPython.display import display
 
         label = result or "quick run, no verdict"
         if not self._parameters.published and result:
             changed = ", ".join(f"{name} = {value}" for name, value in self._parameters.changed.items())
             label += f" (with {changed}; published otherwise)"
-        quantity = claim.quantity
-        plain = f"[{label}] {claim.id}: {claim.statement} {quantity}: {measured}"
         css = {"holds in scope": "scope", "": "none"}.get(result, result)
+        one = len(lines) == 1 and not lines[0][0]
+        plain = f"[{label}] {claim.id}: {claim.statement} {claim.quantity}: "
         rich = (
             f'<div class="claim verdict-{css}" id="claim-{claim.id}"><strong class="claim-verdict">{html.escape(label)}'
-            f'</strong> <code>{claim.id}</code> <span class="claim-statement">{html.escape(claim.statement)}</span> '
-            f'<span class="claim-measured">{html.escape(quantity)}: {html.escape(measured)}</span></div>'
+            f'</strong> <code>{claim.id}</code> <span class="claim-statement">{html.escape(claim.statement)}</span>'
         )
+        if one:
+            plain += f"{lines[0][1]} — {how}"
+            rich += f' <span class="claim-measured">{html.escape(claim.quantity)}: {html.escape(lines[0][1])}</span>'
+        else:
+            plain += how + "".join(f"\n    {name}: {text}{verdict and f' ({verdict})'}" for name, text, verdict in lines)
+            rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in lines)
+            head = f"<tr><th>setting</th><th>{html.escape(claim.quantity)}</th><th>verdict</th></tr>"
+            rich += f'<table class="claim-settings"><thead>{head}</thead><tbody>{rows}</tbody></table>'
+        rich += f' <span class="claim-how">{html.escape(how)}</span></div>'
         display({"text/html": rich, "text/plain": plain}, raw=True, metadata={"resnorm": {"records": records}})
 
 

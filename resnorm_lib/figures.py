@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,7 +14,7 @@ from IPython.display import display
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-__all__ = ["figure", "show", "style"]
+__all__ = ["figure", "show", "show_source", "style", "table"]
 
 # Okabe and Ito's palette, in pairs whose greyscale values differ, and a dash pattern and a marker for each name:
 # a line is told from its neighbour without colour as well.
@@ -68,8 +72,8 @@ def figure(columns: int = 1, rows: int = 1, *, height: float = 3.4, **options: A
     Returns:
         The figure, and one ``Axes`` or an array of them.
     """
-    with matplotlib.rc_context(_RC):
-        return pyplot.subplots(rows, columns, figsize=(7.2, height * rows), layout="constrained", **options)
+    matplotlib.rcParams.update(_RC)  # for the whole session: legends and labels are made after this call
+    return pyplot.subplots(rows, columns, figsize=(7.2, height * rows), layout="constrained", **options)
 
 
 def show(fig: Figure, *, alt: str, caption: str) -> None:
@@ -92,10 +96,32 @@ def show(fig: Figure, *, alt: str, caption: str) -> None:
     if not caption.strip():
         raise ValueError("caption is empty: say what the reader should look at")
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_RC):
-        fig.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    fig.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     pyplot.close(fig)
     display({"image/png": buffer.getvalue()}, raw=True, metadata={"image/png": {"alt": alt}})
     display(
         {"text/markdown": f"*{caption}*", "text/plain": caption}, raw=True, metadata={"resnorm": {"caption": True}}
     )
+
+
+def show_source(function: Callable[..., Any]) -> None:
+    """Put the code of a library function on the page, without its docstring and comments.
+
+    What the reader sees is the code that runs.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    if ast.get_docstring(definition) is not None:
+        definition.body = definition.body[1:]
+    code = ast.unparse(definition)
+    display({"text/markdown": f"```python\n{code}\n```", "text/plain": code}, raw=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> None:
+    """Put a table on the page, as Markdown: it reads in HTML, Jupyter, Colab and a terminal."""
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    if caption:
+        text += f"\n\n*{caption}*"
+    display({"text/markdown": text, "text/plain": text}, raw=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats as scipy_stats
 
-__all__ = ["Interval", "mean_interval", "span"]
+__all__ = ["Interval", "geometric_mean_interval", "mean_interval", "span"]
 
 
 class Interval(NamedTuple):
@@ -43,6 +43,23 @@ def mean_interval(samples: ArrayLike, level: float = 0.99) -> Interval:
     half = float(scipy_stats.t.ppf(0.5 + level / 2, array.size - 1) * array.std(ddof=1) / np.sqrt(array.size))
     mean = float(array.mean())
     return Interval(mean, mean - half, mean + half, array.size)
+
+
+def geometric_mean_interval(samples: ArrayLike, level: float = 0.99) -> Interval:
+    """Geometric mean over seeds, with `mean_interval` of the logarithms: for ratios.
+
+    Args:
+        samples: ``(seeds,)``, positive.
+        level: coverage of the interval.
+
+    Raises:
+        ValueError: as `mean_interval`, or a number that is not positive.
+    """
+    array = np.asarray(samples, dtype=np.float64)
+    if (array <= 0).any():
+        raise ValueError("samples holds a number that is not positive: it has no logarithm")
+    value, low, high, seeds = mean_interval(np.log(array), level)
+    return Interval(float(np.exp(value)), float(np.exp(low)), float(np.exp(high)), seeds)
 
 
 def span(samples: ArrayLike) -> Interval:

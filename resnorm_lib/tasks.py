@@ -1,13 +1,30 @@
-"""Data whose best possible score is known."""
+"""Random arrays from named streams, and data whose best possible score is known."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-__all__ = ["MarkovSource"]
+__all__ = ["MarkovSource", "gaussian", "generator"]
+
+
+def generator(seed: int, purpose: str) -> np.random.Generator:
+    """A stream of random numbers that belongs to this seed and this purpose, and to no other.
+
+    The same on every machine and CPU path. Two arrays drawn for different purposes are independent,
+    and adding a purpose changes no other array.
+    """
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
+
+
+def gaussian(seeds: Iterable[int], purpose: str, *shape: int) -> torch.Tensor:
+    """Standard normal numbers, one independent array for each seed: ``(seeds, *shape)``, float64."""
+    return torch.stack([torch.from_numpy(generator(seed, purpose).standard_normal(shape)) for seed in seeds])
 
 
 @dataclass(frozen=True)
