@@ -1,0 +1,75 @@
+"""Runs that take too long for a chapter's cells: ``python book/_ext/long_runs.py [CHAPTER …]``, or ``make long``.
+
+Each is a chapter run once more with other parameters, on seeds that the chapter never uses. What it measured is stored
+as package data with its recipe, and a cell of the chapter reads it back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import papermill
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
+    "ch_layernorm_projector": ({"train_seeds": 16, "first_seed": 1000}, ("s3-rms-quality", "zhang-comparable")),
+}
+KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
+
+
+def records(notebook: Any, claims: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
+    """The records of these claims in an executed notebook, by claim."""
+    found: dict[str, list[dict[str, Any]]] = {claim: [] for claim in claims}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            for record in output.get("metadata", {}).get("resnorm", {}).get("records", ()):
+                if record.get("claim") in found:
+                    found[record["claim"]].append({key: record[key] for key in KEPT})
+    empty = [claim for claim, rows in found.items() if not rows]
+    if empty:
+        raise SystemExit(f"the run measured nothing for {', '.join(empty)}: check RUNS in {Path(__file__).name}")
+    return found
+
+
+def run(chapter: str, folder: Path, **overrides: int | float | str) -> Path:
+    """Run the chapter with its long parameters and write what it measured into ``folder``."""
+    parameters, claims = RUNS[chapter]
+    parameters = parameters | overrides
+    with tempfile.TemporaryDirectory() as scratch:
+        source = ROOT / "book" / f"{chapter}.ipynb"
+        notebook = papermill.execute_notebook(source, Path(scratch) / "out.ipynb", parameters, progress_bar=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    stored = {
+        "recipe": f"make long, which is: python book/_ext/long_runs.py {chapter}",
+        "commit": commit.stdout.strip() or "not under version control",
+        "packages": {name: metadata.version(name) for name in ("numpy", "torch")},
+        "parameters": parameters,
+        "claims": records(notebook, claims),
+    }
+    target = folder / f"long_{chapter.removeprefix('ch_')}.json"
+    target.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return target
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"one of {', '.join(RUNS)}; all where none is named")
+    parser.add_argument("--out", type=Path, default=ROOT / "resnorm_lib" / "data", help="folder to write to")
+    options = parser.parse_args()
+    for chapter in options.chapters or RUNS:
+        if chapter not in RUNS:
+            parser.error(f"{chapter} has no long run; those that have are {', '.join(RUNS)}")
+        print(run(chapter, options.out))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
