@@ -153,6 +153,7 @@ def figure(value: float, digits: int | None = 3) -> str:
 
     Only this module writes ``≈``: the guard test compares every such figure on a page with its record.
     """
+    value += 0.0  # no minus in front of a zero
     if digits is None:
         return f"{value:g}"
     text = f"{value:.{digits}g}"
@@ -253,8 +254,8 @@ class Ledger:
         if claim.kind != "reported":
             raise ClaimError(f"{claim_id} is of kind {claim.kind}: measure it")
         shown = "" if self._parameters.quick else "reported"
-        record = {"name": claim_id, "claim": claim_id, "verdict": shown or None, "setting": "", "kind": "reported"}
-        record |= {"value": None, "band": None, "chapter": self._chapter, "published": self._parameters.published}
+        record: dict[str, Any] = {"name": claim_id, "claim": claim_id, "verdict": shown or None, "setting": ""}
+        record |= {"kind": "reported", "value": None, "band": None, "chapter": self._chapter, "published": self._parameters.published}
         self._print(claim, shown, [("", claim.prediction, "")], f"not tested here: {claim.reason}", [record])
 
     def say(self, template: str, **measured: Number) -> None:
@@ -349,7 +350,8 @@ def collect(book: Path) -> list[dict[str, Any]]:
     """
     if not book.is_dir():
         raise ClaimError(f"{book} is not a folder: give the folder of the chapters with --book")
-    rows, found = load(), {}
+    rows = load()
+    found: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
     for path in sorted(book.glob("ch_*.ipynb")):
         for cell, records in _measured(json.loads(path.read_text("utf-8"))):
             claim_id = records[0]["claim"]

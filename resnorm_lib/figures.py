@@ -22,10 +22,10 @@ _STYLES: dict[str, dict[str, Any]] = {
     "residual": {"color": "#000000", "linestyle": (0, (1, 1.2)), "marker": "s"},
     "pre": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     "post": {"color": "#D55E00", "linestyle": (0, (5, 1.5)), "marker": "^"},
-    "layer_norm": {"color": "#005F73", "linestyle": "-", "marker": "o"},
+    "layer_norm": {"color": "#005F73", "linestyle": "-", "marker": "h"},
     "rms_norm": {"color": "#CC79A7", "linestyle": (0, (4, 1.5)), "marker": "D"},
 }
-_RC = {
+_RC: dict[Any, Any] = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
     "savefig.facecolor": "white",

@@ -121,4 +121,5 @@ class TransformerLM(nn.Module):
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
     """``(models, sequences, length, a)`` times ``(models, a, b)``, one batched product."""
-    return torch.bmm(x.flatten(1, 2), weight).unflatten(1, x.shape[1:3])
+    models, sequences, length, _ = x.shape
+    return torch.bmm(x.flatten(1, 2), weight).view(models, sequences, length, -1)

@@ -61,7 +61,8 @@ def scale(x: Tensor, kind: str, *, eps: float = 1e-5) -> Tensor:
     Raises:
         ValueError: unknown ``kind``.
     """
-    return (_centred(x, kind).square().mean(-1, keepdim=True) + eps).sqrt()
+    result: Tensor = (_centred(x, kind).square().mean(-1, keepdim=True) + eps).sqrt()
+    return result
 
 
 def projector(x: Tensor, kind: str) -> Tensor:

@@ -38,8 +38,9 @@ class Integer:
 
     def accepts(self, value: object) -> bool:
         """Whether ``value`` is such a number; ``True`` and ``1.0`` are not."""
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole and self.low <= value <= self.high and value % self.multiple == 0
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return self.low <= value <= self.high and value % self.multiple == 0
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,8 @@ class MarkovSource:
         single = self.pairs.sum(1)
         first = self.pairs[tokens[..., 0], tokens[..., 1]] / single[tokens[..., 0]]
         rest = self.table[tokens[..., :-2], tokens[..., 1:-1], tokens[..., 2:]]
-        return -np.log(np.concatenate([first[..., None], rest], axis=-1))
+        probabilities: NDArray[np.float64] = np.concatenate([first[..., None], rest], axis=-1)
+        return -np.log(probabilities)
 
 
 def _x_log_y(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -105,4 +106,5 @@ def _x_log_y(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float
 
 def _invert(law: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
     """Index of the first cumulative probability above each uniform number."""
-    return (uniform[:, None] >= law.cumsum(-1)).sum(-1).clip(max=law.shape[-1] - 1)
+    index: NDArray[np.int64] = np.minimum((uniform[:, None] >= law.cumsum(-1)).sum(-1), law.shape[-1] - 1)
+    return index

@@ -1,0 +1,79 @@
+"""What a figure leaves in a notebook: an opaque picture, alternative text, a caption; and nothing else."""
+
+import io
+
+import matplotlib
+import pytest
+from matplotlib import pyplot
+
+from resnorm_lib import figures
+
+matplotlib.use("agg")
+ALT = "A line that rises from the lower left to the upper right of the axes."
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    outputs = []
+    monkeypatch.setattr(figures, "display", lambda data, raw, metadata=None: outputs.append((data, metadata)))
+    return outputs
+
+
+def picture():
+    fig, axes = figures.figure()
+    axes.plot([0, 1], [0, 1], **figures.style("pre"))
+    return fig
+
+
+def test_show(shown):
+    figures.show(picture(), alt=ALT, caption="Look at the line.")
+    (image, metadata), (caption, mark) = shown
+    assert metadata == {"image/png": {"alt": ALT}}
+    assert caption["text/markdown"] == "*Look at the line.*"
+    assert mark == {"resnorm": {"caption": True}}
+    pixels = pyplot.imread(io.BytesIO(image["image/png"]))
+    assert pixels.shape[1] > 900
+    assert (pixels[0, 0] == 1).all()
+    assert not pyplot.get_fignums()
+
+
+def test_the_picture_is_the_same_each_time(shown):
+    for _ in range(2):
+        figures.show(picture(), alt=ALT, caption="Look.")
+    assert shown[0] == shown[2]
+
+
+@pytest.mark.parametrize("alt, caption, message", [("a figure", "x", "too short"), (ALT, " ", "caption is empty")])
+def test_bad_text(shown, alt, caption, message):
+    with pytest.raises(ValueError, match=message):
+        figures.show(picture(), alt=alt, caption=caption)
+    assert not shown
+    pyplot.close("all")
+
+
+def test_styles_differ_without_colour():
+    styles = [figures.style(name) for name in ("residual", "pre", "post", "layer_norm", "rms_norm")]
+    assert len({style["color"] for style in styles}) == 5
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 5
+
+
+def test_unknown_style():
+    with pytest.raises(ValueError, match="'sideways' has no style; use one of residual"):
+        figures.style("sideways")
+
+
+def documented(x: int) -> int:
+    """This sentence is not shown."""
+    return x + 1
+
+
+def test_source_without_docstring(shown):
+    figures.show_source(documented)
+    ((data, _),) = shown
+    assert data["text/plain"] == "def documented(x: int) -> int:\n    return x + 1"
+    assert data["text/markdown"] == f"```python\n{data['text/plain']}\n```"
+
+
+def test_table(shown):
+    figures.table(["a", "b"], [[1, "x"], [2, "y"]], caption="Two rows.")
+    assert shown[0][0]["text/markdown"] == "| a | b |\n| --- | --- |\n| 1 | x |\n| 2 | y |\n\n*Two rows.*"
