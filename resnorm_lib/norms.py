@@ -83,7 +83,7 @@ def projector(x: Tensor, kind: str) -> Tensor:
     if (length == 0).any():
         raise ValueError("x has no direction to project out: for LayerNorm it must not be constant, for RMSNorm not zero")
     unit = centred / length
-    result = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) - unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    result: Tensor = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) - unit.unsqueeze(-1) * unit.unsqueeze(-2)
     return result - 1 / x.shape[-1] if kind == "layer_norm" else result
 
 
