@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib
 from IPython.display import display
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 __all__ = ["figure", "show", "show_source", "style", "table"]
@@ -64,29 +63,33 @@ def style(name: str) -> dict[str, Any]:
 def figure(columns: int = 1, rows: int = 1, *, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:
     """A figure of the book's width with a grid of axes.
 
+    It is not one of pyplot's, so that nothing shows it before `show` does.
+
     Args:
         columns, rows: the grid.
         height: height of one row, in inches; the width is 7.2 inches.
-        **options: passed on to ``matplotlib.pyplot.subplots``.
+        **options: passed on to ``matplotlib.figure.Figure.subplots``.
 
     Returns:
         The figure, and one ``Axes`` or an array of them.
     """
     matplotlib.rcParams.update(_RC)  # for the whole session: legends and labels are made after this call
-    return pyplot.subplots(rows, columns, figsize=(7.2, height * rows), layout="constrained", **options)
+    fig = Figure(figsize=(7.2, height * rows), layout="constrained")
+    return fig, fig.subplots(rows, columns, **options)
 
 
-def show(fig: Figure, *, alt: str, caption: str) -> None:
+def show(fig: Figure, *, alt: str, caption: str, name: str = "") -> None:
     """Put a figure on the page with its alternative text and its caption.
 
     The picture is a PNG on an opaque white ground, so that it reads on a dark page; the alternative text
     travels in the output's metadata under ``image/png``, and the caption follows as Markdown, so that it
-    reads the same in HTML, Jupyter and Colab. The figure is closed.
+    reads the same in HTML, Jupyter and Colab.
 
     Args:
         fig: the figure.
         alt: what the picture shows, in one or two sentences, for those who do not see it.
         caption: what to look at, in Markdown.
+        name: target for references in the book's pages, ``[](#fig-name)``.
 
     Raises:
         ValueError: ``alt`` is too short to say what the picture shows, or ``caption`` is empty.
@@ -97,11 +100,9 @@ def show(fig: Figure, *, alt: str, caption: str) -> None:
         raise ValueError("caption is empty: say what the reader should look at")
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
-    pyplot.close(fig)
     display({"image/png": buffer.getvalue()}, raw=True, metadata={"image/png": {"alt": alt}})
-    display(
-        {"text/markdown": f"*{caption}*", "text/plain": caption}, raw=True, metadata={"resnorm": {"caption": True}}
-    )
+    mark = {"caption": True} | ({"name": name} if name else {})
+    display({"text/markdown": f"*{caption}*", "text/plain": caption}, raw=True, metadata={"resnorm": mark})
 
 
 def show_source(function: Callable[..., Any]) -> None:

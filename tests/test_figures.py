@@ -48,7 +48,6 @@ def test_bad_text(shown, alt, caption, message):
     with pytest.raises(ValueError, match=message):
         figures.show(picture(), alt=alt, caption=caption)
     assert not shown
-    pyplot.close("all")
 
 
 def test_styles_differ_without_colour():
