@@ -324,7 +324,11 @@ class Ledger:
             rich += f' <span class="claim-measured">{html.escape(claim.quantity)}: {html.escape(lines[0][1])}</span>'
         else:
             plain += how + "".join(f"\n    {name}: {text}{verdict and f' ({verdict})'}" for name, text, verdict in lines)
-            rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in lines)
+            rows = "".join(
+                f"<tr><td>{html.escape(name)}</td><td>{html.escape(text)}</td>"
+                f'<td class="claim-verdict verdict-{verdict or "none"}">{verdict}</td></tr>'
+                for name, text, verdict in lines
+            )
             head = f"<tr><th>setting</th><th>{html.escape(claim.quantity)}</th><th>verdict</th></tr>"
             rich += f'<table class="claim-settings"><thead>{head}</thead><tbody>{rows}</tbody></table>'
         rich += f' <span class="claim-how">{html.escape(how)}</span></div>'

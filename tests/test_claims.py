@@ -169,7 +169,7 @@ def test_settings(shown):
     assert [r["setting_verdict"] for r in mark["records"]] == ["holds", "fails"]
     assert [r["name"] for r in mark["records"]] == ["a-claim/here", "a-claim/there"]
     assert "\n    there: ≈5 [≈4, ≈6] (fails)" in data["text/plain"] and "3–4 seeds" in data["text/plain"]
-    assert "<td>there</td><td>≈5 [≈4, ≈6]</td><td>fails</td>" in data["text/html"]
+    assert '<td>there</td><td>≈5 [≈4, ≈6]</td><td class="claim-verdict verdict-fails">fails</td>' in data["text/html"]
     assert "verdict-scope" in data["text/html"]
 
 
