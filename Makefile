@@ -1,0 +1,50 @@
+# The names of these targets are a public interface.
+PYTHON ?= python3
+BIN := .venv/bin
+# Nobody's settings for Python or Jupyter outside .venv reach the book.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export JUPYTER_PREFER_ENV_PATH := 1
+
+.DELETE_ON_ERROR:
+.PHONY: help book run test dist long clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-5s %s\n", $$1, $$2 }' Makefile
+
+book: .venv/.book-ready ## execute what is stale and build the pages, warnings as errors
+	@"$(BIN)/python" book/_ext/build.py
+
+run: .venv/.book-ready ## execute every chapter afresh, in parallel
+	@"$(BIN)/python" book/_ext/execute.py
+
+# loadscope keeps a module's tests, and a notebook's cells, on one worker; the slowest modules come first by name
+test: .venv/.test-ready ## run every test: library, notebooks, reruns, site
+	"$(BIN)/python" -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
+	"$(BIN)/python" -m pytest book --nbval --nbval-current-env --nbval-cell-timeout=600 \
+	  --nbval-sanitize-with tests/nbval-sanitize.cfg -n 2 --dist loadscope
+
+dist: .venv/.book-ready ## make one zip of the built book in dist/
+	@"$(BIN)/python" book/_ext/build.py --dist
+
+long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write resnorm_lib/data/
+	@"$(BIN)/python" book/_ext/long_runs.py
+
+clean: ## remove what was built (.venv stays)
+	rm -rf _build dist
+
+# Each stamp is made last, so an interrupted set-up is taken up again.
+.venv/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "The book needs Python 3.11 or newer; this is %s: \
+	name another with make PYTHON=/path/to/python3." % sys.version.split()[0])'
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.book-ready: requirements.txt pyproject.toml .venv/.made
+	@echo "Installing what requirements.txt pins (only when it has changed) ..."
+	@"$(BIN)/python" -m pip install --quiet -r requirements.txt -e .
+	@touch $@
+
+.venv/.test-ready: requirements-dev.txt .venv/.book-ready
+	@echo "Installing what requirements-dev.txt pins (only when it has changed) ..."
+	@"$(BIN)/python" -m pip install --quiet -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,23 @@
+"""What all tests share: the book's own modules can be imported, and a warning from them is an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+OURS = "resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Deprecations reach our readers first; they must stop here."""
+    for module in OURS:
+        config.addinivalue_line("filterwarnings", rf"error:::{module}(\..*)?$")
+
+
+def chapters() -> list[Path]:
+    """The book's executed chapters."""
+    return sorted((ROOT / "book").glob("ch_*.ipynb"))

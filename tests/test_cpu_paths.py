@@ -1,0 +1,59 @@
+"""The committed numbers come out on every CPU path that differs: with vector extensions, without, in MKL's common mode."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+PATHS = {
+    "as it is": {},
+    "no vector extensions": {"ATEN_CPU_CAPABILITY": "default"},
+    "matrix products as on any CPU": {"MKL_CBWR": "COMPATIBLE"},
+}
+CHAPTERS = "ch_layernorm_projector", "ch_pre_vs_post"
+# Matrix products are MKL's, layer_norm is torch's own: no path changes both. Without a difference, nbval on
+# these paths would prove nothing.
+CANARY = """
+import hashlib, torch
+torch.set_num_threads(1)
+x = torch.randn(256, 256, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+for y in x @ x, torch.nn.functional.layer_norm(x, (256,)), torch.tanh(x):
+    print(hashlib.sha256(y.numpy().tobytes()).hexdigest())
+"""
+
+
+def environment(path: str) -> dict[str, str]:
+    """This environment, on another CPU path, and without what would tie a nested pytest to this one."""
+    ours = {"ATEN_CPU_CAPABILITY", "MKL_CBWR"}
+    kept = {key: value for key, value in os.environ.items() if key not in ours and not key.startswith("PYTEST")}
+    return kept | PATHS[path]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="these paths are those of x86 processors")
+def test_the_paths_differ() -> None:
+    def canary(path: str) -> list[str]:
+        run = [sys.executable, "-c", CANARY]
+        return subprocess.run(run, check=True, env=environment(path), capture_output=True, text=True).stdout.split()
+
+    product, norm, tanh = zip(*map(canary, PATHS), strict=True)
+    hashes = list(zip(product, norm, tanh, strict=True))
+    assert len(set(hashes)) == len(PATHS), hashes
+    assert norm[0] != norm[1], "layer_norm does not see ATEN_CPU_CAPABILITY"
+    assert product[0] != product[2], "matrix products do not see MKL_CBWR"
+    assert list(hashes[0]) == canary("as it is"), "the canary differs from itself"
+
+
+@pytest.mark.parametrize("chapter", [name for name in CHAPTERS if (ROOT / "book" / f"{name}.ipynb").exists()])
+@pytest.mark.parametrize("path", [name for name, changes in PATHS.items() if changes])
+def test_the_committed_numbers_come_out(chapter: str, path: str) -> None:
+    nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600", "--nbval-sanitize-with"]
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nbval, "tests/nbval-sanitize.cfg"]
+    result = subprocess.run(
+        [*call, f"book/{chapter}.ipynb"], check=False, cwd=ROOT, env=environment(path), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout[-6000:]
