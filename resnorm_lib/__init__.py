@@ -2,8 +2,8 @@
 
 Modules are built in floors and import only from floors below their own:
 
-1. ``norms``, ``stats``, ``figures``, ``parameters``, ``environment``
+1. ``norms``, ``stats``, ``parameters``, ``environment``
 2. ``placements``, ``tasks``
-3. ``models``
+3. ``figures`` (styles by placement), ``stack`` (what the models share), then ``models``
 5. ``claims``
 """

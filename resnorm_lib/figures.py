@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import colorsys
 import inspect
 import io
 import textwrap
@@ -12,6 +13,8 @@ from typing import Any
 import matplotlib
 from IPython.display import display
 from matplotlib.figure import Figure
+
+from resnorm_lib.placements import PLACEMENTS
 
 __all__ = ["figure", "show", "show_source", "style", "table"]
 
@@ -23,7 +26,14 @@ _STYLES: dict[str, dict[str, Any]] = {
     "post": {"color": "#D55E00", "linestyle": (0, (5, 1.5)), "marker": "^"},
     "layer_norm": {"color": "#005F73", "linestyle": "-", "marker": "h"},
     "rms_norm": {"color": "#CC79A7", "linestyle": (0, (4, 1.5)), "marker": "D"},
+    "dyt": {"color": "#7A5C00", "linestyle": (0, (2, 1)), "marker": "X"},
 }
+# The other placements take theirs from their place in the table. Markers and dashes are ten and seven, without a
+# common divisor: seventy rows pass before a pair comes again. None of the markers is one of the above.
+_MARKERS = "v<>p*XPd8H"
+_DASHES = ("-", (0, (6, 1.5)), (0, (2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (1, 2)), (0, (3, 1, 3, 3)), (0, (9, 2, 1, 1, 1, 2)))
+_LUMINANCES = (0.24, 0.04, 0.14, 0.08)  # on white: contrasts of 3.6, 11.7, 5.5 and 8.1
+_GOLDEN = 0.6180339887
 _RC: dict[Any, Any] = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
@@ -44,7 +54,9 @@ _DPI = 140
 
 
 def style(name: str) -> dict[str, Any]:
-    """Colour, line style and marker of a placement or a norm, the same in every chapter.
+    """Colour, line style and marker of a placement or a norm, the same in every chapter and for every order of calls.
+
+    A row added at the end of the table of placements has a style at once, and changes no other's.
 
     Args:
         name: as in ``resnorm_lib.placements`` or ``resnorm_lib.norms``.
@@ -55,9 +67,29 @@ def style(name: str) -> dict[str, Any]:
     Raises:
         ValueError: the name has no style.
     """
-    if name not in _STYLES:
-        raise ValueError(f"{name!r} has no style; use one of {', '.join(_STYLES)}, or give it a row in figures.py")
-    return dict(_STYLES[name])
+    if name in _STYLES:
+        return dict(_STYLES[name])
+    if name not in PLACEMENTS:
+        names = ", ".join(dict.fromkeys([*_STYLES, *PLACEMENTS]))
+        raise ValueError(f"{name!r} has no style; use one of {names}, or give it a row in figures.py")
+    place = list(PLACEMENTS).index(name)
+    look = {"linestyle": _DASHES[place % len(_DASHES)], "marker": _MARKERS[place % len(_MARKERS)]}
+    return {"color": _colour(place)} | look
+
+
+def _colour(place: int) -> str:
+    """A colour of its own for each place: hues by the golden ratio, four luminances in turn (those of WCAG 2)."""
+
+    def parts(lightness: float) -> tuple[float, float, float]:
+        return colorsys.hls_to_rgb(place * _GOLDEN % 1, lightness, 0.8)
+
+    def luminance(lightness: float) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts(lightness)]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    target = _LUMINANCES[place % len(_LUMINANCES)]
+    lightness = next(step / 256 for step in range(257) if luminance(step / 256) >= target)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts(lightness))
 
 
 def figure(columns: int = 1, rows: int = 1, *, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 __all__ = ["KINDS", "apply", "jacobian", "projector", "scale"]
 
-KINDS = ("layer_norm", "rms_norm", "none")
+KINDS = ("layer_norm", "rms_norm", "none", "dyt")
 
 
 def _centred(x: Tensor, kind: str) -> Tensor:
@@ -23,22 +23,26 @@ def _centred(x: Tensor, kind: str) -> Tensor:
     raise ValueError(f"kind = {kind!r} is not a norm with a Jacobian here; use 'layer_norm' or 'rms_norm'")
 
 
-def apply(x: Tensor, kind: str, *, eps: float = 1e-5, weight: Tensor | None = None) -> Tensor:
+def apply(
+    x: Tensor, kind: str, *, eps: float = 1e-5, weight: Tensor | None = None, slope: Tensor | float = 0.5
+) -> Tensor:
     """Normalise the last axis with torch's own function.
 
     ``layer_norm``: weight * (x - mean x) / sqrt(var x + eps), with the biased variance;
-    ``rms_norm``: weight * x / sqrt(mean x² + eps); ``none``: weight * x.
+    ``rms_norm``: weight * x / sqrt(mean x² + eps); ``none``: weight * x; ``dyt``: weight * tanh(slope * x).
 
     Args:
         x: ``(..., width)``, any floating dtype; the result has the same shape and dtype.
         kind: one of `KINDS`.
         eps: added inside the square root.
         weight: gain, ``(width,)`` or broadcastable to ``x``; ``None`` for one.
+        slope: of ``dyt`` alone, broadcastable to ``x``; learnt in a model, from 0.5.
 
     Raises:
         ValueError: unknown ``kind`` or negative ``eps``.
 
-    Source: Ba et al. 2016, eq. 4 (arXiv 1607.06450); Zhang and Sennrich 2019, eq. 4 (arXiv 1910.07467).
+    Source: Ba et al. 2016, eq. 4 (arXiv 1607.06450); Zhang and Sennrich 2019, eq. 4 (arXiv 1910.07467);
+    Zhu et al. 2025, section 4 (arXiv 2503.10622), for ``dyt``.
     """
     if eps < 0:
         raise ValueError(f"eps = {eps} is not allowed: give zero or a small positive number")
@@ -46,6 +50,8 @@ def apply(x: Tensor, kind: str, *, eps: float = 1e-5, weight: Tensor | None = No
         y = functional.layer_norm(x, x.shape[-1:], eps=eps)
     elif kind == "rms_norm":
         y = functional.rms_norm(x, x.shape[-1:], eps=eps)
+    elif kind == "dyt":
+        y = torch.tanh(slope * x)
     elif kind == "none":
         y = x
     else:

@@ -1,30 +1,23 @@
-"""Random arrays from named streams, and data whose best possible score is known."""
+"""Data whose best possible score is known: a random language, a copying task, and the teacher.
+
+Everything is float64 and in nats. The two languages have the same methods; how draws are kept independent of the CPU
+is said in ``resnorm_lib.draws``.
+"""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-__all__ = ["MarkovSource", "gaussian", "generator"]
+from resnorm_lib.draws import at_least, choose, gaussian, generator, product
+from resnorm_lib.teacher import Teacher
 
+__all__ = ["CopyTask", "MarkovSource", "Teacher", "gaussian", "generator"]
 
-def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A stream of random numbers that belongs to this seed and this purpose, and to no other.
-
-    The same on every machine and CPU path. Two arrays drawn for different purposes are independent,
-    and adding a purpose changes no other array.
-    """
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
-
-
-def gaussian(seeds: Iterable[int], purpose: str, *shape: int) -> torch.Tensor:
-    """Standard normal numbers, one independent array for each seed: ``(seeds, *shape)``, float64."""
-    return torch.stack([torch.from_numpy(generator(seed, purpose).standard_normal(shape)) for seed in seeds])
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,10 +27,29 @@ class MarkovSource:
     Attributes:
         table: ``(vocabulary, vocabulary, vocabulary)``, p(next | last but one, last).
         pairs: ``(vocabulary, vocabulary)``, the stationary law of two successive tokens.
+
+    Raises:
+        ValueError: shapes that do not fit together, rows that are no probabilities, or pairs that are not stationary.
     """
 
-    table: NDArray[np.float64]
-    pairs: NDArray[np.float64]
+    table: Floats
+    pairs: Floats
+
+    def __post_init__(self) -> None:
+        """Refuse a table whose floor would be wrong."""
+        size = len(self.pairs)
+        if self.pairs.shape != (size, size) or self.table.shape != (size, size, size):
+            raise ValueError(
+                f"table has shape {self.table.shape} and pairs {self.pairs.shape}: give (v, v, v) and (v, v)"
+            )
+        for name, law in (("table", self.table), ("pairs", self.pairs.reshape(-1))):
+            # Written so that NaN is refused too.
+            if not ((law >= 0).all() and (np.abs(law.sum(-1) - 1) < 1e-9).all()):
+                raise ValueError(f"{name} holds a row that is no law: give numbers from 0 on that sum to 1")
+        if np.abs(_step(self.pairs, self.table) - self.pairs).max() > 1e-9:
+            raise ValueError(
+                "pairs is not the stationary law of table: the floor would be wrong; draw with another seed"
+            )
 
     @classmethod
     def draw(cls, vocabulary: int, concentration: float, generator: np.random.Generator) -> MarkovSource:
@@ -54,11 +66,11 @@ class MarkovSource:
         table = generator.dirichlet(np.full(vocabulary, concentration), size=(vocabulary, vocabulary))
         pairs = np.full((vocabulary, vocabulary), 1 / vocabulary**2)
         for _ in range(10_000):
-            step = np.einsum("ab,abc->bc", pairs, table)
+            step = _step(pairs, table)
             pairs, change = (pairs + step) / 2, np.abs(pairs - step).max()
             if change < 1e-15:
                 break
-        return cls(table, pairs / pairs.sum())
+        return cls(table, pairs / pairs.sum() if change < 1e-12 else _stationary(table))
 
     def entropies(self) -> tuple[float, float, float]:
         """Entropy of the next token in nats, given nothing, given the last token, given the last two.
@@ -76,35 +88,125 @@ class MarkovSource:
         """Mean entropy in nats of the ``length`` predictions in a sequence: (H₂ + (length - 1) H₃)/length.
 
         The first prediction sees one token only. No model can have a lower expected cross-entropy.
+
+        Raises:
+            ValueError: a length below one.
         """
+        at_least(1, length=length)
         _, pair, triple = self.entropies()
         return (pair + (length - 1) * triple) / length
 
-    def sample(self, sequences: int, length: int, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Independent stretches of the stationary language: ``(sequences, length + 1)`` tokens."""
+    def sample(self, sequences: int, length: int, generator: np.random.Generator) -> Tokens:
+        """Independent stretches of the stationary language: ``(sequences, length + 1)`` tokens.
+
+        Raises:
+            ValueError: fewer than one sequence, or a length below one.
+        """
+        at_least(1, sequences=sequences, length=length)
         vocabulary = len(self.pairs)
         tokens = np.empty((sequences, length + 1), dtype=np.int64)
-        first = _invert(self.pairs.reshape(1, -1), generator.random(sequences))
+        first = choose(np.broadcast_to(self.pairs.reshape(-1), (sequences, vocabulary**2)), generator)
         tokens[:, 0], tokens[:, 1] = np.divmod(first, vocabulary)
         for place in range(2, length + 1):
-            law = self.table[tokens[:, place - 2], tokens[:, place - 1]]
-            tokens[:, place] = _invert(law, generator.random(sequences))
+            tokens[:, place] = choose(self.table[tokens[:, place - 2], tokens[:, place - 1]], generator)
         return tokens
 
-    def surprise(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """-ln of the exact probability of each token after the first: ``(..., length + 1)`` to ``(..., length)``."""
+    def examples(self, tokens: Tokens) -> tuple[Tokens, Tokens]:
+        """What a model sees and what it is to say, the next token: ``(..., length + 1)`` to two of ``(..., length)``."""
+        return tokens[..., :-1], tokens[..., 1:]
+
+    def surprise(self, tokens: Tokens) -> Floats:
+        """-ln of the exact probability of each token after the first: ``(..., length + 1)`` to ``(..., length)``.
+
+        Raises:
+            ValueError: a token outside the vocabulary.
+        """
+        _inside(tokens, len(self.pairs))
         single = self.pairs.sum(1)
         first = self.pairs[tokens[..., 0], tokens[..., 1]] / single[tokens[..., 0]]
         rest = self.table[tokens[..., :-2], tokens[..., 1:-1], tokens[..., 2:]]
-        probabilities: NDArray[np.float64] = np.concatenate([first[..., None], rest], axis=-1)
+        probabilities: Floats = np.concatenate([first[..., None], rest], axis=-1)
         return -np.log(probabilities)
 
 
-def _x_log_y(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+@dataclass(frozen=True)
+class CopyTask:
+    """Independent, equally likely tokens, of which the model is to repeat the one before the one it sees.
+
+    At the first place there is none: what is asked for there was never shown, so that ln vocabulary nats are lost,
+    once in a sequence. The methods are those of `MarkovSource`.
+
+    Attributes:
+        vocabulary: number of tokens, at least 2.
+
+    Raises:
+        ValueError: fewer than two tokens.
+    """
+
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        """Refuse a language without a choice."""
+        at_least(2, vocabulary=self.vocabulary)
+
+    def floor(self, length: int) -> float:
+        """Mean entropy in nats of the ``length`` predictions in a sequence: ln(vocabulary)/length.
+
+        Raises:
+            ValueError: a length below one.
+        """
+        at_least(1, length=length)
+        return float(np.log(self.vocabulary)) / length
+
+    def sample(self, sequences: int, length: int, generator: np.random.Generator) -> Tokens:
+        """Independent tokens: ``(sequences, length + 1)``, of which the first is never shown.
+
+        Raises:
+            ValueError: fewer than one sequence, or a length below one.
+        """
+        at_least(1, sequences=sequences, length=length)
+        return generator.integers(self.vocabulary, size=(sequences, length + 1), dtype=np.int64)
+
+    def examples(self, tokens: Tokens) -> tuple[Tokens, Tokens]:
+        """What a model sees and what it is to say, the token before: ``(..., length + 1)`` to two of ``(..., length)``."""
+        return tokens[..., 1:], tokens[..., :-1]
+
+    def surprise(self, tokens: Tokens) -> Floats:
+        """-ln of the exact probability of each target: ln vocabulary, then zeros; ``(..., length + 1)`` to ``(..., length)``.
+
+        Raises:
+            ValueError: a token outside the vocabulary.
+        """
+        _inside(tokens, self.vocabulary)
+        result = np.zeros((*tokens.shape[:-1], tokens.shape[-1] - 1))
+        result[..., 0] = np.log(self.vocabulary)
+        return result
+
+
+def _inside(tokens: Tokens, vocabulary: int) -> None:
+    outside = tokens[(tokens < 0) | (tokens >= vocabulary)]
+    if outside.size:
+        raise ValueError(f"token {outside[0]} is not in the vocabulary: give tokens from 0 to {vocabulary - 1}")
+
+
+def _step(pairs: Floats, table: Floats) -> Floats:
+    """The law of a pair one token later."""
+    result: Floats = np.einsum("ab,abc->bc", pairs, table)
+    return result
+
+
+def _stationary(table: Floats) -> Floats:
+    """The stationary law of pairs of a language that forgets slowly: 2^40 lazy steps, by squaring their matrix."""
+    size = len(table)
+    steps = np.zeros((size, size, size, size))
+    steps[:, np.arange(size), np.arange(size)] = table
+    steps = (steps.reshape(size**2, size**2) + np.eye(size**2)) / 2
+    for _ in range(40):
+        steps = product(steps, steps)
+        steps /= steps.sum(1, keepdims=True)
+    pairs: Floats = steps[0].reshape(size, size)
+    return pairs
+
+
+def _x_log_y(x: Floats, y: Floats) -> Floats:
     return np.where(x > 0, x * np.log(np.where(x > 0, y, 1.0)), 0.0)
-
-
-def _invert(law: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Index of the first cumulative probability above each uniform number."""
-    index: NDArray[np.int64] = np.minimum((uniform[:, None] >= law.cumsum(-1)).sum(-1), law.shape[-1] - 1)
-    return index

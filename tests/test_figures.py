@@ -1,12 +1,14 @@
 """What a figure leaves in a notebook: an opaque picture, alternative text, a caption; and nothing else."""
 
+import dataclasses
 import io
 
 import matplotlib
 import pytest
 from matplotlib import pyplot
+from matplotlib.colors import to_rgb
 
-from resnorm_lib import figures
+from resnorm_lib import figures, placements
 
 matplotlib.use("agg")
 ALT = "A line that rises from the lower left to the upper right of the axes."
@@ -50,10 +52,40 @@ def test_bad_text(shown, alt, caption, message):
     assert not shown
 
 
-def test_styles_differ_without_colour():
-    styles = [figures.style(name) for name in ("residual", "pre", "post", "layer_norm", "rms_norm")]
-    assert len({style["color"] for style in styles}) == 5
-    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 5
+NAMES = [*placements.PLACEMENTS, "layer_norm", "rms_norm", "dyt"]
+
+
+def test_each_name_has_a_style_of_its_own_with_colour_and_without():
+    styles = [figures.style(name) for name in NAMES]
+    assert len({style["color"] for style in styles}) == len(NAMES)
+    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == len(NAMES)
+
+
+def luminance(colour):
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_read_on_white():
+    """A contrast of 3 at least, what WCAG asks of graphics; RMSNorm's older colour has 2.8."""
+    for name in NAMES:
+        contrast = 1.05 / (luminance(figures.style(name)["color"]) + 0.05)
+        assert contrast > (2.7 if name == "rms_norm" else 3), name
+
+
+def test_styles_do_not_depend_on_the_order_of_calls():
+    forward = {name: figures.style(name) for name in NAMES}
+    assert forward == {name: figures.style(name) for name in reversed(NAMES)}
+    forward["pre"]["color"] = "changed"
+    assert figures.style("pre")["color"] == "#0072B2"
+
+
+def test_a_new_row_has_a_style_and_changes_no_other(monkeypatch):
+    before = {name: figures.style(name) for name in NAMES}
+    new = dataclasses.replace(placements.get("pre"), name="new")
+    monkeypatch.setitem(placements.PLACEMENTS, "new", new)
+    assert figures.style("new") not in before.values()
+    assert {name: figures.style(name) for name in NAMES} == before
 
 
 def test_unknown_style():
