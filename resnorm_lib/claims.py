@@ -141,11 +141,15 @@ def verdict(interval: Interval, low: float, high: float) -> str:
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """One verdict from those at several settings: ``holds in scope`` where some hold and all others fail."""
+    """One verdict from those at several settings.
+
+    All alike: that one. ``holds in scope`` where it holds at some and fails at others, whether or not further ones are
+    open: a claim that fails somewhere is not open. ``unresolved`` otherwise.
+    """
     kinds = set(verdicts)
     if len(kinds) == 1:
         return kinds.pop()
-    return "holds in scope" if kinds == {"holds", "fails"} else "unresolved"
+    return "holds in scope" if {"holds", "fails"} <= kinds else "unresolved"
 
 
 def figure(value: float, digits: int | None = 3) -> str:
@@ -212,7 +216,7 @@ class Ledger:
 
         Args:
             claim_id: a row that this chapter owns.
-            measured: value, bounds and seeds; or one of these for each setting.
+            measured: value, bounds and seeds (0 where nothing is drawn); or one of these for each setting.
             dtype: the precision of the run.
             digits: significant digits in print; ``None`` for numbers that are exact on every CPU path.
 
@@ -243,7 +247,7 @@ class Ledger:
             record |= {"claim": claim_id, "setting": name, "kind": claim.kind}
             records.append(record | {"verdict": result or None, "setting_verdict": verdicts[name]})
         seeds = "–".join(str(n) for n in sorted({interval.seeds for interval in settings.values()}))
-        how = f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
+        how = "no random draw" if seeds == "0" else f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
         how += {"statistical": ", 99 % interval", "kernel": f", {_cpu_path()}"}.get(claim.kind, "")
         self._print(claim, result, lines, f"{how}; predicted {claim.prediction}; tolerance {claim.tolerance()}", records)
         return result

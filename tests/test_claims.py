@@ -120,7 +120,7 @@ def test_verdict(low, high, expected):
         (["holds", "fails"], "holds in scope"),
         (["holds", "unresolved"], "unresolved"),
         (["fails", "unresolved"], "unresolved"),
-        (["holds", "fails", "unresolved"], "unresolved"),
+        (["holds", "fails", "unresolved"], "holds in scope"),
     ],
 )
 def test_overall(parts, expected):
@@ -171,6 +171,11 @@ def test_settings(shown):
     assert "\n    there: ≈5 [≈4, ≈6] (fails)" in data["text/plain"] and "3–4 seeds" in data["text/plain"]
     assert '<td>there</td><td>≈5 [≈4, ≈6]</td><td class="claim-verdict verdict-fails">fails</td>' in data["text/html"]
     assert "verdict-scope" in data["text/html"]
+
+
+def test_a_count_has_no_seeds(shown):
+    Ledger("ch_one", PUBLISHED).measure("a-claim", Interval(0.5, 0.5, 0.5, 0))
+    assert "its size: ≈0.5 — no random draw; predicted" in shown[0][0]["text/plain"]
 
 
 def test_an_exact_zero_is_printed_as_zero(shown):
