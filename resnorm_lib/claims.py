@@ -211,17 +211,16 @@ class Ledger:
         *,
         dtype: str = "float64",
         digits: int | None = 3,
-    ) -> str:
+    ) -> None:
         """Compare a measurement with its claim, print the line, leave the record.
+
+        A quick run prints no verdict. Nothing is returned, so that the call may end a cell.
 
         Args:
             claim_id: a row that this chapter owns.
             measured: value, bounds and seeds (0 where nothing is drawn); or one of these for each setting.
             dtype: the precision of the run.
             digits: significant digits in print; ``None`` for numbers that are exact on every CPU path.
-
-        Returns:
-            The verdict; an empty text in a quick run.
 
         Raises:
             ClaimError: no such row, a row of another chapter, or a measurement that is not a number.
@@ -250,7 +249,6 @@ class Ledger:
         how = "no random draw" if seeds == "0" else f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
         how += {"statistical": ", 99 % interval", "kernel": f", {_cpu_path()}"}.get(claim.kind, "")
         self._print(claim, result, lines, f"{how}; predicted {claim.prediction}; tolerance {claim.tolerance()}", records)
-        return result
 
     def report(self, claim_id: str) -> None:
         """Print a claim that is not tested here, with the reason."""

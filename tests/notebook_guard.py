@@ -121,6 +121,8 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
     if cell["cell_type"] == "code":
         if "≈" in source:
             yield "it writes ≈, which only resnorm_lib.claims may write"
+        if source.rstrip().endswith(";"):
+            yield "it ends with ';', which hides a value from the page and not from nbval: end with a statement"
         return
     for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]*)", source):
         yield from _alt(alt, target)

@@ -101,6 +101,7 @@ for place in "/home/me/book", "/root/x", "/workspace/main", "/tmp/x.png", "C:\\U
     bad(f"source {place}", "absolute path")(source("print", f'print("{place}")'))
     bad(f"prose {place}", "absolute path")(prose(f"See {place} for more."))
     bad(f"output {place}", "absolute path")(printed(f"wrote {place}\n"))
+bad("hidden value", "hides a value from the page and not from nbval")(source("print", 'print("a");'))
 bad("path in cell metadata", "absolute path")(lambda n: cell(n, "print")["metadata"].update(mine="/home/me/x"))
 bad("path in output metadata", "absolute path")(alt("One sees here a curve that falls, from /home/me/x to y"))
 bad("path in notebook metadata", "absolute path")(lambda n: n["metadata"].update(mine={"x": ["/home/me/x"]}))
