@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import io
 import json
 import math
 import sys
@@ -229,6 +230,8 @@ class Ledger:
         if claim.kind == "reported":
             raise ClaimError(f"{claim_id} is of kind reported: print it with Ledger.report")
         settings = dict(measured) if isinstance(measured, Mapping) else {"": measured}
+        if not settings or not all(isinstance(interval, Interval) for interval in settings.values()):
+            raise ClaimError(f"{claim_id}: give an Interval, or a mapping of setting to Interval, as stats.span makes them")
         verdicts = {}
         for name, interval in settings.items():
             if any(math.isnan(x) for x in interval[:3]) or not interval.low <= interval.value <= interval.high:
@@ -352,14 +355,18 @@ def collect(book: Path) -> list[dict[str, Any]]:
         ``cell`` (the cell's id), ``kind``, ``state`` and ``settings`` (one mapping for each setting measured).
 
     Raises:
-        ClaimError: ``book`` is not a folder, a claim is measured by two cells, or a record has no row.
+        ClaimError: ``book`` is not a folder, a notebook cannot be read, a claim is measured by two cells, or a record has no row.
     """
     if not book.is_dir():
         raise ClaimError(f"{book} is not a folder: give the folder of the chapters with --book")
     rows = load()
     found: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
     for path in sorted(book.glob("ch_*.ipynb")):
-        for cell, records in _measured(json.loads(path.read_text("utf-8"))):
+        try:
+            measured = list(_measured(json.loads(path.read_text("utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClaimError(f"{path.name} cannot be read ({type(error).__name__}: {error}): run `make run`") from error
+        for cell, records in measured:
             claim_id = records[0]["claim"]
             if claim_id not in rows:
                 raise ClaimError(f"{path.name} measures {claim_id}, which is no row of claims.yml: execute the chapter again")
@@ -400,12 +407,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ClaimError as error:
         print(error, file=sys.stderr)
         return 1
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show ≤ still shows the rest
     if options.format == "json":
         print(json.dumps(ledger, indent=1, ensure_ascii=False))
         return 0
     width = max(len(entry["id"]) for entry in ledger)
     for entry in ledger:
-        value = "" if entry["measured"] is None else f"{entry['measured']:.3g} [{entry['low']:.3g}, {entry['high']:.3g}]"
+        value = "" if entry["low"] is None or entry["high"] is None else f"{entry['measured']:.3g} [{entry['low']:.3g}, {entry['high']:.3g}]"
         print(f"{entry['id']:{width}}  {entry['verdict']:14}  {value:32}  {entry['statement']}")
     return 0
 
@@ -416,4 +425,7 @@ def _book() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()

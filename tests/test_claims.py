@@ -104,6 +104,8 @@ def test_tolerance_in_words(low, high, words):
         (0.9, 1.1, "unresolved"),
         (-0.1, 0.5, "unresolved"),
         (1.1, 2.0, "fails"),
+        (1.0, 1.5, "unresolved"),
+        (-1.0, 0.0, "unresolved"),
         (-2.0, -0.1, "fails"),
         (-1.0, 2.0, "unresolved"),
     ],
@@ -259,6 +261,9 @@ def test_say_needs_a_band(shown):
     [
         ("nobodys", Interval(0, 0, 0, 1), "'nobodys' is no row of claims.yml"),
         ("a-report", Interval(0, 0, 0, 1), "print it with Ledger.report"),
+        ("a-claim", {}, "give an Interval"),
+        ("a-claim", 2.0, "give an Interval"),
+        ("a-claim", {"here": 2.0}, "give an Interval"),
         ("a-claim", Interval(math.nan, 0, 0, 1), "not a value between its bounds"),
         ("a-claim", Interval(2, 0, 1, 1), "not a value between its bounds"),
     ],
@@ -332,6 +337,24 @@ def test_table(shown, tmp_path, capsys):
     write(tmp_path, "ch_one", RECORD)
     assert claims.main(["--book", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[:4] == ["a-claim", "holds", "0.5", "[0.4,"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"cells": [{}]}', '{"cells": 3}'])
+def test_a_broken_notebook(shown, tmp_path, text):
+    (tmp_path / "ch_one.ipynb").write_text(text, "utf-8")
+    if text == '{"cells": [{}]}':
+        assert claims.collect(tmp_path)
+    else:
+        with pytest.raises(ClaimError, match="ch_one.ipynb cannot be read"):
+            claims.collect(tmp_path)
+
+
+def test_html_is_escaped(shown, monkeypatch):
+    rows = claims.parse(ROW.replace("Something is small", "a < b & c").replace("its size", "<size>"))
+    monkeypatch.setattr(claims, "load", lambda: rows)
+    Ledger("ch_one", Parameters({"width": 1}, {"width": "<1>"})).measure("a-claim", {"x<y": Interval(0, 0, 0, 1)})
+    rich = shown[0][0]["text/html"]
+    assert all(text in rich for text in ("a &lt; b &amp; c", "&lt;size&gt;", "x&lt;y", "&lt;1&gt;"))
 
 
 def test_no_book(capsys, tmp_path):

@@ -26,6 +26,13 @@ REFERENCE = {
 }
 
 
+EQUATIONS = {
+    "residual": r"x_{l+1} = x_l + F_l(x_l)",
+    "pre": r"x_{l+1} = x_l + F_l(\mathrm{N}(x_l))",
+    "post": r"x_{l+1} = \mathrm{N}(x_l + F_l(x_l))",
+}
+
+
 def test_every_row_has_a_reference():
     assert placements.PLACEMENTS.keys() == REFERENCE.keys()
 
@@ -56,7 +63,7 @@ def test_row_is_complete(name):
     assert row.name == name
     assert row.title and row.source
     assert row.equation.startswith("x_{l+1} =")
-    assert ("\\mathrm{N}" in row.equation) == (name != "residual")
+    assert row.equation == EQUATIONS[name]
     assert row.final_norm == (name == "pre")
 
 
