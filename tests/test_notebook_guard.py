@@ -258,7 +258,7 @@ def swap_figures(text: str) -> str:
         (lambda output: output["metadata"]["resnorm"]["records"].pop(0), "claims.yml has bands for other settings"),
         (plain_text(swap_figures), "its figures do not stand in the order of its records"),
         (every(claim="nobodys"), "nobodys: claims.yml has no such row"),
-        (lambda output: first(output).update(low=0.9, printed_low="≈0.9"), "is not between its bounds"),
+        (lambda output: first(output).update(low=0.9, printed_low="≈0.9"), "a value is not between its bounds"),
     ],
 )
 def test_edited_claim(change: Callable[[dict[str, Any]], object], expected: str) -> None:
