@@ -6,10 +6,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help book run test dist long clean
+.PHONY: help book run test dist long stability clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-5s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 book: .venv/.book-ready ## execute what is stale and build the pages, warnings as errors
 	@"$(BIN)/python" book/_ext/build.py
@@ -28,6 +28,9 @@ dist: .venv/.book-ready ## make one zip of the built book in dist/
 
 long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write resnorm_lib/data/
 	@"$(BIN)/python" book/_ext/long_runs.py
+
+stability: .venv/.book-ready ## check the coverage of every interval by simulation (a quarter of an hour)
+	@"$(BIN)/python" tests/stability_stats.py
 
 clean: ## remove what was built (.venv stays)
 	rm -rf _build dist

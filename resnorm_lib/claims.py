@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import io
 import json
 import math
 import sys
@@ -141,11 +142,15 @@ def verdict(interval: Interval, low: float, high: float) -> str:
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """One verdict from those at several settings: ``holds in scope`` where some hold and all others fail."""
+    """One verdict from those at several settings.
+
+    All alike: that one. ``holds in scope`` where it holds at some and fails at others, whether or not further ones are
+    open: a claim that fails somewhere is not open. ``unresolved`` otherwise.
+    """
     kinds = set(verdicts)
     if len(kinds) == 1:
         return kinds.pop()
-    return "holds in scope" if kinds == {"holds", "fails"} else "unresolved"
+    return "holds in scope" if {"holds", "fails"} <= kinds else "unresolved"
 
 
 def figure(value: float, digits: int | None = 3) -> str:
@@ -207,17 +212,16 @@ class Ledger:
         *,
         dtype: str = "float64",
         digits: int | None = 3,
-    ) -> str:
+    ) -> None:
         """Compare a measurement with its claim, print the line, leave the record.
+
+        A quick run prints no verdict. Nothing is returned, so that the call may end a cell.
 
         Args:
             claim_id: a row that this chapter owns.
-            measured: value, bounds and seeds; or one of these for each setting.
+            measured: value, bounds and seeds (0 where nothing is drawn); or one of these for each setting.
             dtype: the precision of the run.
             digits: significant digits in print; ``None`` for numbers that are exact on every CPU path.
-
-        Returns:
-            The verdict; an empty text in a quick run.
 
         Raises:
             ClaimError: no such row, a row of another chapter, or a measurement that is not a number.
@@ -226,6 +230,8 @@ class Ledger:
         if claim.kind == "reported":
             raise ClaimError(f"{claim_id} is of kind reported: print it with Ledger.report")
         settings = dict(measured) if isinstance(measured, Mapping) else {"": measured}
+        if not settings or not all(isinstance(interval, Interval) for interval in settings.values()):
+            raise ClaimError(f"{claim_id}: give an Interval, or a mapping of setting to Interval, as stats.span makes them")
         verdicts = {}
         for name, interval in settings.items():
             if any(math.isnan(x) for x in interval[:3]) or not interval.low <= interval.value <= interval.high:
@@ -243,10 +249,9 @@ class Ledger:
             record |= {"claim": claim_id, "setting": name, "kind": claim.kind}
             records.append(record | {"verdict": result or None, "setting_verdict": verdicts[name]})
         seeds = "–".join(str(n) for n in sorted({interval.seeds for interval in settings.values()}))
-        how = f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
+        how = "no random draw" if seeds == "0" else f"{seeds} {'seed' if seeds == '1' else 'seeds'}, {dtype}"
         how += {"statistical": ", 99 % interval", "kernel": f", {_cpu_path()}"}.get(claim.kind, "")
         self._print(claim, result, lines, f"{how}; predicted {claim.prediction}; tolerance {claim.tolerance()}", records)
-        return result
 
     def report(self, claim_id: str) -> None:
         """Print a claim that is not tested here, with the reason."""
@@ -350,14 +355,18 @@ def collect(book: Path) -> list[dict[str, Any]]:
         ``cell`` (the cell's id), ``kind``, ``state`` and ``settings`` (one mapping for each setting measured).
 
     Raises:
-        ClaimError: ``book`` is not a folder, a claim is measured by two cells, or a record has no row.
+        ClaimError: ``book`` is not a folder, a notebook cannot be read, a claim is measured by two cells, or a record has no row.
     """
     if not book.is_dir():
         raise ClaimError(f"{book} is not a folder: give the folder of the chapters with --book")
     rows = load()
     found: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
     for path in sorted(book.glob("ch_*.ipynb")):
-        for cell, records in _measured(json.loads(path.read_text("utf-8"))):
+        try:
+            measured = list(_measured(json.loads(path.read_text("utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClaimError(f"{path.name} cannot be read ({type(error).__name__}: {error}): run `make run`") from error
+        for cell, records in measured:
             claim_id = records[0]["claim"]
             if claim_id not in rows:
                 raise ClaimError(f"{path.name} measures {claim_id}, which is no row of claims.yml: execute the chapter again")
@@ -398,12 +407,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ClaimError as error:
         print(error, file=sys.stderr)
         return 1
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show ≤ still shows the rest
     if options.format == "json":
         print(json.dumps(ledger, indent=1, ensure_ascii=False))
         return 0
     width = max(len(entry["id"]) for entry in ledger)
     for entry in ledger:
-        value = "" if entry["measured"] is None else f"{entry['measured']:.3g} [{entry['low']:.3g}, {entry['high']:.3g}]"
+        value = "" if entry["low"] is None or entry["high"] is None else f"{entry['measured']:.3g} [{entry['low']:.3g}, {entry['high']:.3g}]"
         print(f"{entry['id']:{width}}  {entry['verdict']:14}  {value:32}  {entry['statement']}")
     return 0
 
@@ -414,4 +425,7 @@ def _book() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()

@@ -15,6 +15,11 @@ __all__ = ["KINDS", "apply", "jacobian", "projector", "scale"]
 KINDS = ("layer_norm", "rms_norm", "none", "dyt")
 
 
+def _check_eps(eps: float) -> None:
+    if not 0 <= eps < float("inf"):
+        raise ValueError(f"eps = {eps} is not allowed: give zero or a small positive number")
+
+
 def _centred(x: Tensor, kind: str) -> Tensor:
     if kind == "layer_norm":
         return x - x.mean(-1, keepdim=True)
@@ -44,8 +49,7 @@ def apply(
     Source: Ba et al. 2016, eq. 4 (arXiv 1607.06450); Zhang and Sennrich 2019, eq. 4 (arXiv 1910.07467);
     Zhu et al. 2025, section 4 (arXiv 2503.10622), for ``dyt``.
     """
-    if eps < 0:
-        raise ValueError(f"eps = {eps} is not allowed: give zero or a small positive number")
+    _check_eps(eps)
     if kind == "layer_norm":
         y = functional.layer_norm(x, x.shape[-1:], eps=eps)
     elif kind == "rms_norm":
@@ -65,8 +69,9 @@ def scale(x: Tensor, kind: str, *, eps: float = 1e-5) -> Tensor:
     Two passes, biased variance. Shapes: ``(..., width)`` to ``(..., 1)``.
 
     Raises:
-        ValueError: unknown ``kind``.
+        ValueError: unknown ``kind`` or negative ``eps``.
     """
+    _check_eps(eps)
     result: Tensor = (_centred(x, kind).square().mean(-1, keepdim=True) + eps).sqrt()
     return result
 
@@ -86,7 +91,8 @@ def projector(x: Tensor, kind: str) -> Tensor:
     """
     centred = _centred(x, kind)
     length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
-    if (length == 0).any():
+    rounding = x.shape[-1] * torch.finfo(x.dtype).eps * torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    if (length <= rounding).any():
         raise ValueError("x has no direction to project out: for LayerNorm it must not be constant, for RMSNorm not zero")
     unit = centred / length
     result: Tensor = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) - unit.unsqueeze(-1) * unit.unsqueeze(-2)
@@ -102,7 +108,7 @@ def jacobian(x: Tensor, kind: str, *, eps: float = 1e-5, weight: Tensor | None =
     Shapes: ``(..., width)`` to ``(..., width, width)``; ``weight`` is ``(width,)``.
 
     Raises:
-        ValueError: unknown ``kind``.
+        ValueError: unknown ``kind`` or negative ``eps``.
 
     Source: Xiong et al. 2020, appendix, proof of Lemma 3 (arXiv 2002.04745), for eps = 0.
     Used in ``ch_layernorm_projector``.

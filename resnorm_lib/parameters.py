@@ -130,6 +130,8 @@ def check(namespace: Mapping[str, Any], /, **specifications: Specification) -> P
             hint = f" (did you mean {near[0]}?)" if near else ""
             names = ", ".join(sorted(specifications))
             problems.append(f"{name} = {value} is not a parameter of this chapter{hint}; allowed are: {names}")
+    if not isinstance(namespace.get("In", []), list):
+        problems.append(f"In = {namespace['In']!r} is not a parameter of this chapter, and hides the notebook's history")
     for name, specification in specifications.items():
         if name not in namespace:
             problems.append(f"{name} is missing; it must be {specification.allowed()}")
@@ -147,7 +149,7 @@ def _assigned(cells: Sequence[str], declared: Mapping[str, Specification]) -> di
     """Names and sources assigned by the latest parameters cell and by the latest cell injected after it."""
     own: dict[str, str] = {}
     injected: dict[str, str] = {}
-    for source in cells:
+    for source in cells if isinstance(cells, list) else ():  # a parameter named In would hide the history
         try:
             names = _assignments(source)
         except SyntaxError:  # a cell with shell or magic commands sets no parameter
@@ -160,10 +162,10 @@ def _assigned(cells: Sequence[str], declared: Mapping[str, Specification]) -> di
 
 
 def _assignments(source: str) -> dict[str, str]:
-    return {
-        target.id: textwrap.shorten(ast.unparse(statement.value), 60)
-        for statement in ast.parse(source).body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
+    found: dict[str, str] = {}
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+            found |= dict.fromkeys(names, textwrap.shorten(ast.unparse(statement.value), 60))
+    return found

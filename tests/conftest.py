@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -13,7 +14,8 @@ OURS = "resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Deprecations reach our readers first; they must stop here."""
+    """Deprecations reach our readers first; they must stop here. One thread, as in the chapters."""
+    torch.set_num_threads(1)
     for module in OURS:
         config.addinivalue_line("filterwarnings", rf"error:::{module}(\..*)?$")
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import nbformat
 
-from resnorm_lib.claims import figure
+from resnorm_lib.claims import figure, load, overall, verdict
+from resnorm_lib.stats import Interval
 
 LONGEST_CELL = 20
 SHORTEST_ALT = 8  # words
@@ -121,6 +122,8 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
     if cell["cell_type"] == "code":
         if "≈" in source:
             yield "it writes ≈, which only resnorm_lib.claims may write"
+        if source.rstrip().endswith(";"):
+            yield "it ends with ';', which hides a value from the page and not from nbval: end with a statement"
         return
     for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]*)", source):
         yield from _alt(alt, target)
@@ -179,10 +182,42 @@ def _records(output: dict[str, Any], chapter: str | None) -> Iterator[str]:
             yield f"{name}: it was measured with other parameters than the published ones"
         if chapter is not None and record.get("chapter") != chapter:
             yield f"{name}: its record says that it belongs to {record.get('chapter')}"
+    yield from _verdicts(records, output)
     for shown in sorted(set(FIGURE.findall(text)) - printed):
         yield f"{shown} is printed without a record that says so"
     if "≈" in FIGURE.sub("", text):
         yield "it prints ≈ without a figure"
+
+
+def _verdicts(records: list[dict[str, Any]], output: dict[str, Any]) -> Iterator[str]:
+    """Whether verdicts, bands and the order of figures are those that the rows of claims.yml make of the records."""
+    claimed = [record for record in records if "claim" in record]
+    if not claimed:
+        return
+    name, plain = claimed[0]["claim"], _text(output.get("data", {}).get("text/plain", ""))
+    row = load().get(name)
+    if row is None:
+        yield f"{name}: claims.yml has no such row"
+        return
+    if row.kind == "reported":
+        result = "reported"
+    else:
+        each = [verdict(Interval(*(r[key] for key in ("value", "low", "high", "seeds"))), row.low, row.high) for r in claimed]
+        result = overall(each)
+        if not all(record["low"] <= record["value"] <= record["high"] for record in claimed):
+            yield f"{name}: a value is not between its bounds"
+        if [record.get("setting_verdict") for record in claimed] != each:
+            yield f"{name}: the verdicts of its settings are not those of its tolerance, {', '.join(each)}"
+        if any((record.get("band") or None) != (row.band.get(record["setting"]) or None) for record in claimed):
+            yield f"{name}: a band is not the one of claims.yml"
+        if row.band and row.band.keys() != {record["setting"] for record in claimed}:
+            yield f"{name}: claims.yml has bands for other settings than those measured"
+        keys = ("printed", "printed_low", "printed_high")
+        expected = [r[k] for r in claimed for k in (keys if r["low"] != r["high"] else keys[:1]) if r[k].startswith("≈")]
+        if FIGURE.findall(plain) != expected:
+            yield f"{name}: its figures do not stand in the order of its records"
+    if any(record.get("verdict") != result for record in claimed) or not plain.startswith(f"[{result}] {name}:"):
+        yield f"{name}: its verdict is not that of its tolerance, {result}"
 
 
 def _shown(output: dict[str, Any]) -> str:

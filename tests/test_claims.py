@@ -104,6 +104,8 @@ def test_tolerance_in_words(low, high, words):
         (0.9, 1.1, "unresolved"),
         (-0.1, 0.5, "unresolved"),
         (1.1, 2.0, "fails"),
+        (1.0, 1.5, "unresolved"),
+        (-1.0, 0.0, "unresolved"),
         (-2.0, -0.1, "fails"),
         (-1.0, 2.0, "unresolved"),
     ],
@@ -120,7 +122,7 @@ def test_verdict(low, high, expected):
         (["holds", "fails"], "holds in scope"),
         (["holds", "unresolved"], "unresolved"),
         (["fails", "unresolved"], "unresolved"),
-        (["holds", "fails", "unresolved"], "unresolved"),
+        (["holds", "fails", "unresolved"], "holds in scope"),
     ],
 )
 def test_overall(parts, expected):
@@ -148,7 +150,7 @@ def test_figure(value, digits, text):
 
 
 def test_measure_leaves_the_record_that_it_prints(shown):
-    assert Ledger("ch_one", PUBLISHED).measure("a-claim", Interval(0.51234, 0.4, 0.6, 7)) == "holds"
+    Ledger("ch_one", PUBLISHED).measure("a-claim", Interval(0.51234, 0.4, 0.6, 7))
     ((data, mark),) = shown
     (record,) = mark["records"]
     assert data["text/plain"].startswith("[holds] a-claim: Something is small. its size: ≈0.512 [≈0.4, ≈0.6] — 7 seeds, float64")
@@ -164,13 +166,19 @@ def test_measure_leaves_the_record_that_it_prints(shown):
 
 def test_settings(shown):
     ledger = Ledger("ch_one", PUBLISHED)
-    assert ledger.measure("a-claim", {"here": Interval(0.5, 0.5, 0.5, 3), "there": Interval(5, 4, 6, 4)}) == "holds in scope"
+    ledger.measure("a-claim", {"here": Interval(0.5, 0.5, 0.5, 3), "there": Interval(5, 4, 6, 4)})
     ((data, mark),) = shown
+    assert [r["verdict"] for r in mark["records"]] == ["holds in scope"] * 2
     assert [r["setting_verdict"] for r in mark["records"]] == ["holds", "fails"]
     assert [r["name"] for r in mark["records"]] == ["a-claim/here", "a-claim/there"]
     assert "\n    there: ≈5 [≈4, ≈6] (fails)" in data["text/plain"] and "3–4 seeds" in data["text/plain"]
     assert '<td>there</td><td>≈5 [≈4, ≈6]</td><td class="claim-verdict verdict-fails">fails</td>' in data["text/html"]
     assert "verdict-scope" in data["text/html"]
+
+
+def test_a_count_has_no_seeds(shown):
+    Ledger("ch_one", PUBLISHED).measure("a-claim", Interval(0.5, 0.5, 0.5, 0))
+    assert "its size: ≈0.5 — no random draw; predicted" in shown[0][0]["text/plain"]
 
 
 def test_an_exact_zero_is_printed_as_zero(shown):
@@ -190,7 +198,8 @@ def test_a_statistical_claim_names_its_interval_and_a_kernel_claim_its_path(show
 
 def test_leaving_the_band_changes_the_text_and_not_the_verdict(shown):
     ledger = Ledger("ch_one", PUBLISHED)
-    assert ledger.measure("a-mean", Interval(-3, -4, -2, 7)) == "holds"
+    ledger.measure("a-mean", Interval(-3, -4, -2, 7))
+    assert shown[0][1]["records"][0]["verdict"] == "holds"
     assert "outside its regression band 0 to 2" in shown[0][0]["text/plain"]
     assert shown[0][1]["records"][0]["band"] == [0, 2]
     ledger.measure("a-mean", Interval(1, 0.9, 1, 7))
@@ -199,7 +208,8 @@ def test_leaving_the_band_changes_the_text_and_not_the_verdict(shown):
 
 def test_other_parameters_are_named_and_the_verdict_is_still_computed(shown):
     ledger = Ledger("ch_one", Parameters({"width": 96, "effort": "published"}, {"width": 96}))
-    assert ledger.measure("a-mean", Interval(-3, -4, -2, 7)) == "holds"
+    ledger.measure("a-mean", Interval(-3, -4, -2, 7))
+    assert shown[0][1]["records"][0]["verdict"] == "holds"
     assert "[holds (with width = 96; published otherwise)]" in shown[0][0]["text/plain"]
     assert "band" not in shown[0][0]["text/plain"]
     assert shown[0][1]["records"][0]["published"] is False
@@ -208,7 +218,7 @@ def test_other_parameters_are_named_and_the_verdict_is_still_computed(shown):
 def test_a_quick_run_records_and_gives_no_verdict(shown):
     quick = {"effort": "quick"}
     ledger = Ledger("ch_one", Parameters(quick, quick))
-    assert ledger.measure("a-claim", {"a": Interval(5, 4, 6, 2), "b": Interval(0, 0, 0, 2)}) == ""
+    ledger.measure("a-claim", {"a": Interval(5, 4, 6, 2), "b": Interval(0, 0, 0, 2)})
     ledger.report("a-report")
     for data, mark in shown:
         assert data["text/plain"].startswith("[quick run, no verdict]") and "(fails)" not in data["text/plain"]
@@ -251,6 +261,9 @@ def test_say_needs_a_band(shown):
     [
         ("nobodys", Interval(0, 0, 0, 1), "'nobodys' is no row of claims.yml"),
         ("a-report", Interval(0, 0, 0, 1), "print it with Ledger.report"),
+        ("a-claim", {}, "give an Interval"),
+        ("a-claim", 2.0, "give an Interval"),
+        ("a-claim", {"here": 2.0}, "give an Interval"),
         ("a-claim", Interval(math.nan, 0, 0, 1), "not a value between its bounds"),
         ("a-claim", Interval(2, 0, 1, 1), "not a value between its bounds"),
     ],
@@ -324,6 +337,24 @@ def test_table(shown, tmp_path, capsys):
     write(tmp_path, "ch_one", RECORD)
     assert claims.main(["--book", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[:4] == ["a-claim", "holds", "0.5", "[0.4,"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "not json", '{"cells": [{}]}', '{"cells": 3}'])
+def test_a_broken_notebook(shown, tmp_path, text):
+    (tmp_path / "ch_one.ipynb").write_text(text, "utf-8")
+    if text == '{"cells": [{}]}':
+        assert claims.collect(tmp_path)
+    else:
+        with pytest.raises(ClaimError, match="ch_one.ipynb cannot be read"):
+            claims.collect(tmp_path)
+
+
+def test_html_is_escaped(shown, monkeypatch):
+    rows = claims.parse(ROW.replace("Something is small", "a < b & c").replace("its size", "<size>"))
+    monkeypatch.setattr(claims, "load", lambda: rows)
+    Ledger("ch_one", Parameters({"width": 1}, {"width": "<1>"})).measure("a-claim", {"x<y": Interval(0, 0, 0, 1)})
+    rich = shown[0][0]["text/html"]
+    assert all(text in rich for text in ("a &lt; b &amp; c", "&lt;size&gt;", "x&lt;y", "&lt;1&gt;"))
 
 
 def test_no_book(capsys, tmp_path):

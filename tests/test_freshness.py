@@ -75,6 +75,10 @@ STALE = {
     "claim given away": (edit("resnorm_lib/claims.yml", "ch_tiny", "ch_other"), "its rows in resnorm_lib/claims.yml"),
     "pin": (edit("requirements.txt", "==", "<="), "requirements.txt"),
     "pin added": (lambda root: edit("requirements.txt", "# pins", "numpy>=1")(root), "requirements.txt"),
+    "output edited": (
+        notebook(lambda n: n["cells"][2].update(outputs=[{"output_type": "stream", "name": "stdout", "text": "9"}])),
+        "its outputs",
+    ),
     "record edited": (notebook(lambda n: n["metadata"]["resnorm"].update(digest="0")), "its record"),
 }
 FRESH = {
@@ -222,3 +226,12 @@ def test_builds_by_hand_fail_every_time(tmp_path: Path) -> None:
     (root / "book" / "ch_unlisted.ipynb").unlink()
     result = tiny_book.jupyter_book(root, *strict)
     assert result.returncode == 0, result.stdout
+
+
+def test_a_text_may_be_stored_as_lines() -> None:
+    def notebook(text: Any) -> dict[str, Any]:
+        output = {"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}
+        return {"cells": [{"cell_type": "code", "source": "x", "metadata": {}, "outputs": [output]}]}
+
+    assert freshness.outputs(notebook("a\nb")) == freshness.outputs(notebook(["a\n", "b"]))
+    assert freshness.outputs(notebook("a\nb")) != freshness.outputs(notebook("a\nc"))

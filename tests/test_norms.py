@@ -86,12 +86,27 @@ def test_unknown_kind(call):
         call(rows(2, 4), "batch_norm")
 
 
-def test_negative_eps():
-    with pytest.raises(ValueError, match="eps = -1"):
-        norms.apply(rows(2, 4), "layer_norm", eps=-1)
+@pytest.mark.parametrize("call", [norms.apply, norms.scale, norms.jacobian])
+@pytest.mark.parametrize("eps", [-1, float("nan"), float("inf")])
+def test_bad_eps(call, eps):
+    with pytest.raises(ValueError, match=f"eps = {eps}"):
+        call(rows(2, 4), "layer_norm", eps=eps)
 
 
-@pytest.mark.parametrize("kind, x", [("layer_norm", torch.ones(4)), ("rms_norm", torch.zeros(4))])
+@pytest.mark.parametrize("call", [norms.apply, norms.scale, norms.jacobian])
+def test_default_eps_is_torchs(call):
+    assert torch.equal(call(rows(2, 4), "layer_norm"), call(rows(2, 4), "layer_norm", eps=torch.nn.LayerNorm(4).eps))
+
+
+def test_one_token_without_direction_is_enough_to_stop():
+    with pytest.raises(ValueError, match="no direction"):
+        norms.projector(torch.stack([CONSTANT, torch.arange(7.0, dtype=torch.float64)]), "layer_norm")
+
+
+CONSTANT = torch.full((7,), 0.1, dtype=torch.float64)  # its computed mean is not exactly 0.1
+
+
+@pytest.mark.parametrize("kind, x", [("layer_norm", CONSTANT), ("rms_norm", torch.zeros(4))])
 def test_projector_needs_a_direction(kind, x):
     with pytest.raises(ValueError, match="no direction"):
         norms.projector(x, kind)

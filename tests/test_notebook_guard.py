@@ -10,7 +10,7 @@ from typing import Any
 
 import freshness
 import pytest
-from notebook_guard import violations
+from notebook_guard import FIGURE, _records, violations
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = json.loads((ROOT / "tests" / "fixtures" / "good.ipynb").read_text("utf-8"))
@@ -101,6 +101,7 @@ for place in "/home/me/book", "/root/x", "/workspace/main", "/tmp/x.png", "C:\\U
     bad(f"source {place}", "absolute path")(source("print", f'print("{place}")'))
     bad(f"prose {place}", "absolute path")(prose(f"See {place} for more."))
     bad(f"output {place}", "absolute path")(printed(f"wrote {place}\n"))
+bad("hidden value", "hides a value from the page and not from nbval")(source("print", 'print("a");'))
 bad("path in cell metadata", "absolute path")(lambda n: cell(n, "print")["metadata"].update(mine="/home/me/x"))
 bad("path in output metadata", "absolute path")(alt("One sees here a curve that falls, from /home/me/x to y"))
 bad("path in notebook metadata", "absolute path")(lambda n: n["metadata"].update(mine={"x": ["/home/me/x"]}))
@@ -205,3 +206,66 @@ def test_guard_allows_a_typed_number_with_a_reason() -> None:
     assert violations(notebook)
     cell(notebook, "title")["metadata"]["typed-numbers"] = "reported by the paper, not measured here"
     assert violations(notebook) == []
+
+
+# ---------------------------------------------------------------- claims, against the rows of claims.yml
+
+CHAPTER = ROOT / "book" / "ch_layernorm_projector.ipynb"
+
+
+def claim_output(name: str) -> dict[str, Any]:
+    """The output of a claim in the first chapter."""
+    for chapter_cell in json.loads(CHAPTER.read_text("utf-8"))["cells"]:
+        for output in chapter_cell.get("outputs", []):
+            records = output.get("metadata", {}).get("resnorm", {}).get("records", [])
+            if records and records[0].get("claim") == name:
+                return output
+    raise AssertionError(f"the chapter does not measure {name}")
+
+
+def said(output: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> str:
+    """What the guard says of the output after a change."""
+    change(output)
+    return "\n".join(_records(output, "ch_layernorm_projector"))
+
+
+def first(output: dict[str, Any]) -> dict[str, Any]:
+    return output["metadata"]["resnorm"]["records"][0]
+
+
+def every(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda output: [record.update(changes) for record in output["metadata"]["resnorm"]["records"]]
+
+
+def plain_text(change: Callable[[str], str]) -> Callable[[dict[str, Any]], object]:
+    return lambda output: output["data"].update({"text/plain": change("".join(output["data"]["text/plain"]))})
+
+
+def swap_figures(text: str) -> str:
+    one, two = (FIGURE.findall(text)[k] for k in (0, 3))
+    return text.replace(one, "@").replace(two, one).replace("@", two)
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (every(verdict="holds"), "its verdict is not that of its tolerance, holds in scope"),
+        (every(verdict="nonsense"), "its verdict is not that of its tolerance"),
+        (plain_text(lambda text: text.replace("[holds in scope]", "[holds]")), "its verdict is not that"),
+        (lambda output: first(output).update(setting_verdict="fails"), "the verdicts of its settings are not those"),
+        (lambda output: first(output).update(band=[0, 100]), "a band is not the one of claims.yml"),
+        (lambda output: first(output).update(band=None), "a band is not the one of claims.yml"),
+        (lambda output: output["metadata"]["resnorm"]["records"].pop(0), "claims.yml has bands for other settings"),
+        (plain_text(swap_figures), "its figures do not stand in the order of its records"),
+        (every(claim="nobodys"), "nobodys: claims.yml has no such row"),
+        (lambda output: first(output).update(low=0.9, printed_low="≈0.9"), "a value is not between its bounds"),
+    ],
+)
+def test_edited_claim(change: Callable[[dict[str, Any]], object], expected: str) -> None:
+    assert said(claim_output("s0-jac"), lambda output: None) == ""
+    assert expected in said(claim_output("s0-jac"), change)
+
+
+def test_edited_report() -> None:
+    assert said(claim_output("zhang-speed"), lambda output: None) == ""
+    assert "not that of its tolerance, reported" in said(claim_output("zhang-speed"), every(verdict="holds"))

@@ -72,6 +72,17 @@ def test_a_name_added_by_hand_to_the_parameters_cell():
         check({}, [OWN + "\ndepht = 3"])
 
 
+@pytest.mark.parametrize("cell", ["widht: int = 3", "widht, rate = 3, 0.1", "rate = widht = 0.1"])
+def test_other_forms_of_assignment(cell):
+    with pytest.raises(ParameterError, match="widht = .* is not a parameter"):
+        check({}, [OWN, "# Parameters\n" + cell])
+
+
+def test_a_name_that_hides_the_history():
+    with pytest.raises(ParameterError, match="In = 3 is not a parameter"):
+        parameters.check(DEFAULTS | {"In": 3}, **SPECIFICATIONS)
+
+
 def test_missing():
     with pytest.raises(ParameterError, match="width is missing; it must be a multiple of 8"):
         parameters.check({"rate": 0.1, "effort": "published"}, **SPECIFICATIONS)

@@ -230,3 +230,16 @@ def test_unknown_placement():
 def test_rows_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         placements.get("pre").name = "post"
+
+
+EQUATIONS = {
+    "residual": r"x_{l+1} = x_l + F_l(x_l)",
+    "pre": r"x_{l+1} = x_l + F_l(\mathrm{N}(x_l))",
+    "post": r"x_{l+1} = \mathrm{N}(x_l + F_l(x_l))",
+}
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_the_equations_of_the_first_chapter(name):
+    assert placements.get(name).equation == EQUATIONS[name]
+    assert placements.get(name).final_norm == (name == "pre")

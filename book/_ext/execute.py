@@ -178,7 +178,8 @@ def execute(path: Path, progress: Progress, clients: dict[Path, Any]) -> dict[st
             raise Failure(f"{name} failed in code cell {done} of {total} with {last}") from error
         except RuntimeError as error:
             raise Failure(f"{name} lost its kernel in code cell {done} of {total} ({error})") from error
-    notebook.metadata["resnorm"] = record
+    text = nbformat.writes(notebook, version=nbformat.NO_CONVERT)
+    notebook.metadata["resnorm"] = record | {"outputs": freshness.outputs(json.loads(text))}
     if path.read_bytes() != before:
         raise Failure(f"{name} was edited while it was executed")
     write_whole(path, nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n")

@@ -40,8 +40,8 @@ def record(notebook: dict[str, Any], stem: str, root: Path) -> dict[str, Any]:
         root: the folder that holds ``book/`` and the library.
 
     Returns:
-        ``digest``, which covers everything, and the partial digests ``cells``, ``library`` (one a
-        module or data file), ``claims`` and ``pins``, which tell what has changed.
+        ``digest``, which covers all that goes into a run, the partial digests ``cells``, ``library`` (one a
+        module or data file), ``claims`` and ``pins``, which tell what has changed, and ``outputs``, of what came out.
     """
     cells = [[cell["cell_type"], _source(cell), cell["metadata"].get("tags", [])] for cell in notebook["cells"]]
     claims_file = root / PACKAGE / "claims.yml"
@@ -53,7 +53,23 @@ def record(notebook: dict[str, Any], stem: str, root: Path) -> dict[str, Any]:
         "claims": _hash([row for row in claims if row.get("chapter") == stem]),
         "pins": _hash(sorted(filter(None, pins))),
     }
-    return {"digest": _hash(parts), **parts}
+    return {"digest": _hash(parts), "outputs": outputs(notebook), **parts}
+
+
+def outputs(notebook: dict[str, Any]) -> str:
+    """Digest of what a run left: an output, a picture or a record changed by hand is noticed."""
+    return _hash([_joined(cell.get("outputs", [])) for cell in code_cells(notebook)])
+
+
+def _joined(value: Any) -> Any:
+    """Nested data with lists of lines joined: nbformat stores a text either way."""
+    if isinstance(value, dict):
+        return {key: _joined(item) for key, item in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(item, str) for item in value):
+            return "".join(value)
+        return [_joined(item) for item in value]
+    return value
 
 
 def problems(path: Path, root: Path) -> list[str]:
@@ -86,7 +102,7 @@ def problems(path: Path, root: Path) -> list[str]:
 
 
 def _changes(kept: dict[str, Any], today: dict[str, Any]) -> Iterator[str]:
-    words = {"cells": "its cells", "claims": f"its rows in {PACKAGE}/claims.yml", "pins": "requirements.txt"}
+    words = {"cells": "its cells", "outputs": "its outputs", "claims": f"its rows in {PACKAGE}/claims.yml", "pins": "requirements.txt"}
     yield from (word for key, word in words.items() if kept.get(key) != today[key])
     before, now = kept.get("library", {}), today["library"]
     yield from sorted(f"library file {name}" for name in before.keys() | now if before.get(name) != now.get(name))
