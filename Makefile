@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help book run test dist long stability clean
+.PHONY: help book run test dist long stability mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write 
 stability: .venv/.book-ready ## check the coverage of every interval by simulation (a quarter of an hour)
 	@"$(BIN)/python" tests/stability_stats.py
 
+mutants: .venv/.test-ready ## change the library's mathematics on purpose; each change must turn a test red
+	@"$(BIN)/python" tests/mutants.py
+
 clean: ## remove what was built (.venv stays)
 	rm -rf _build dist
 
@@ -47,7 +50,8 @@ clean: ## remove what was built (.venv stays)
 	@"$(BIN)/python" -m pip install --quiet -r requirements.txt -e .
 	@touch $@
 
-.venv/.test-ready: requirements-dev.txt .venv/.book-ready
+.venv/.test-ready: requirements-dev.txt requirements-peers.txt .venv/.book-ready
 	@echo "Installing what requirements-dev.txt pins (only when it has changed) ..."
 	@"$(BIN)/python" -m pip install --quiet -r requirements-dev.txt
+	@"$(BIN)/python" -m pip install --quiet --no-deps -r requirements-peers.txt
 	@touch $@

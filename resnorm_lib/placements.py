@@ -193,7 +193,7 @@ def _gain(roles: tuple[str, ...], factor: Callable[[Site], float]) -> Callable[[
 
 def _t_fixup(factor: Callable[[int], float]) -> Callable[[str, Site], float]:
     def gain(role: str, site: Site) -> float:
-        if role in ("embedding", "position"):
+        if role == "embedding":
             return 1 / (math.sqrt(site.width) * math.sqrt(3 * math.sqrt(site.layers)))
         return factor(site.layers) if role in _VALUE_PATH else 1.0
 
@@ -280,7 +280,7 @@ _ROWS = (
         increment=lambda x, branch, norm, s: norm(branch(norm(x)), 1), norms=2,
     ),
     Placement(
-        name="reordered", title="reordered norm", source="olmo2025two", where="section 3.1",
+        name="reordered", title="reordered norm", source="olmo2025two", where="section 2.1, eq. 1 and 2",
         equation=r"x_{l+1} = x_l + \mathrm{N}(F_l(x_l))",
         increment=lambda x, branch, norm, s: norm(branch(x)),
     ),
@@ -318,9 +318,9 @@ _ROWS = (
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(0.0), shared=True,
     ),
     Placement(
-        name="skipinit", title="SkipInit", source="de2020batch", where="section 4",
+        name="skipinit", title="SkipInit", source="de2020batch", where="read in restatements",
         equation=r"x_{l+1} = x_l + c_l F_l(x_l)",
-        constants="c = 0 at the start, learnt, one for each branch",
+        constants="c = 0 at the start (the source also allows up to 1/√R), learnt, one for each branch",
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(0.0),
     ),
     Placement(
@@ -330,27 +330,27 @@ _ROWS = (
         increment=_scaled_pre, learnt=_layer_scale,
     ),
     Placement(
-        name="fixup", title="Fixup", source="zhang2019fixup", where="section 3",
+        name="fixup", title="Fixup", source="zhang2019fixup", where="read in restatements",
         equation=r"x_{l+1} = x_l + c_l F_l(x_l)",
         constants="c = 1 at the start, learnt; the branch's last matrix and the head start at zero, "
-        "its first (value, feed-forward in) R^(-1/2) times smaller; learnt scalar biases",
+        "its first (value, feed-forward in) R^(-1/2) times smaller, for branches of two matrices; learnt scalar biases",
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(1.0), scalar_biases=True, gain=_fixup,
     ),
     Placement(
-        name="t_fixup_encoder", title="T-Fixup, encoder", source="huang2020improving", where="section 3.2",
+        name="t_fixup_encoder", title="T-Fixup, encoder", source="huang2020improving", where="the authors' code",
         equation=r"x_{l+1} = x_l + F_l(x_l)",
         constants="value, attention output and feed-forward matrices start 0.67 N^(-1/4) times as large, for N layers; "
         "embeddings have deviation d^(-1/2) (9N)^(-1/4)",
         increment=_bare, norms=0, final_norm=False, gain=_t_fixup(lambda layers: 0.67 * layers**-0.25),
     ),
     Placement(
-        name="t_fixup_decoder", title="T-Fixup, decoder", source="huang2020improving", where="section 3.2",
+        name="t_fixup_decoder", title="T-Fixup, decoder", source="huang2020improving", where="the authors' code",
         equation=r"x_{l+1} = x_l + F_l(x_l)",
         constants="as in the encoder, with (9M)^(-1/4) in place of 0.67 N^(-1/4), for M layers",
         increment=_bare, norms=0, final_norm=False, gain=_t_fixup(lambda layers: (9 * layers) ** -0.25),
     ),
     Placement(
-        name="gpt2", title="GPT-2's residual initialisation", source="radford2019language", where="section 2.3",
+        name="gpt2", title="GPT-2's residual initialisation", source="radford2019language", where="one sentence, read in quotations; it does not say whether N counts branches, as here",
         equation=r"x_{l+1} = x_l + F_l(\mathrm{N}(x_l))",
         constants="the last matrix of each branch starts R^(-1/2) times smaller",
         gain=_gain(_WRITERS, lambda site: site.count**-0.5),
@@ -405,7 +405,7 @@ _ROWS = (
         finish=lambda x, norm: x[..., 0, :] + norm(x[..., 1, :]),
     ),
     Placement(
-        name="mix_ln", title="Mix-LN", source="li2025mixln", where="section 3",
+        name="mix_ln", title="Mix-LN", source="li2025mixln", where="read in restatements and in the authors' later code",
         equation=r"x_{l+1} = \mathrm{N}(x_l + F_l(x_l)) \text{ early, } x_l + F_l(\mathrm{N}(x_l)) \text{ late}",
         constants="the first ⌊L/4⌋ layers are post-norm, the others pre-norm",
         increment=lambda x, branch, norm, s: branch(_early(s, x, norm(x))),

@@ -128,7 +128,7 @@ def start(name, role, layers, width):
         "sub_ln": math.sqrt(math.log(2 * layers)),
         "fixup": 0 if writes else 1 / math.sqrt(2 * layers),
     }
-    if name.startswith("t_fixup") and role in ("embedding", "position"):
+    if name.startswith("t_fixup") and role == "embedding":
         return width**-0.5 * (9 * layers) ** -0.25
     if name == "gpt2" and writes:
         return 1 / math.sqrt(2 * layers)
