@@ -50,7 +50,7 @@ def choose(law: Floats, generator: np.random.Generator) -> Tokens:
 
 
 def product(x: Floats, weight: Floats) -> Floats:
-    """``(..., a)`` times ``(a, b)``, summed column after column: a matrix product rounds differently on other CPUs."""
+    """``x``, ``(..., a)``, times ``weight``, ``(a, b)``, column after column: a matrix product rounds differently elsewhere."""
     total = np.zeros((*x.shape[:-1], weight.shape[1]))
     for column, row in enumerate(weight):
         total += x[..., column, None] * row

@@ -152,7 +152,13 @@ def show_source(function: Callable[..., Any]) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> None:
-    """Put a table on the page, as Markdown: it reads in HTML, Jupyter, Colab and a terminal."""
+    """Put a table on the page, as Markdown: it reads in HTML, Jupyter, Colab and a terminal.
+
+    Args:
+        header: one cell for each column.
+        rows: as many cells in each; numbers are shown as ``str`` writes them.
+        caption: stands below, in Markdown; none where empty.
+    """
     lines = [header, ["---"] * len(header), *rows]
     text = "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
     if caption:

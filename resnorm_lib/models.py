@@ -26,7 +26,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "silu": functional.silu,
 }
+"""What a branch may have between its matrices, by name; each is applied entry by entry."""
 QK_NORMS = ("none", "layer_norm", "rms_norm", "l2")
+"""What may be done to queries and keys before their product, see `TransformerConfig`."""
 
 
 def _check_activation(config: StackConfig) -> None:

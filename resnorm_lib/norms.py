@@ -13,6 +13,7 @@ from torch.nn import functional
 __all__ = ["KINDS", "apply", "jacobian", "projector", "scale"]
 
 KINDS = ("layer_norm", "rms_norm", "none", "dyt")
+"""The kinds of norm, see `apply`."""
 
 
 def _check_eps(eps: float) -> None:

@@ -28,6 +28,7 @@ ROLES = (
     *("embedding", "position", "stem", "head"),
     *("query", "key", "value", "attention_out", "feed_forward_in", "feed_forward_out"),
 )
+"""What a weight matrix is for; a placement chooses by it how the matrix starts."""
 _WRITERS = ("attention_out", "feed_forward_out")
 _VALUE_PATH = ("value", "feed_forward_in", *_WRITERS)
 
@@ -435,6 +436,7 @@ _ROWS = (
     ),
 )  # fmt: skip
 PLACEMENTS: dict[str, Placement] = {row.name: row for row in _ROWS}
+"""The table: every placement by its name."""
 
 
 def get(name: str) -> Placement:

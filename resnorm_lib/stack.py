@@ -19,6 +19,8 @@ from resnorm_lib.placements import Site
 __all__ = ["Matrix", "Observe", "Slab", "Stack", "StackConfig", "ignore"]
 
 Observe = Callable[[str, Tensor], object]
+"""A callback that a model shows its tensors to: it is given the name of the point and the tensor."""
+
 Branch = Callable[[Tensor, int], Tensor]
 
 
@@ -163,7 +165,13 @@ class Stack(nn.Module):
         ]
 
     def build(self, generators: Sequence[torch.Generator], slabs: list[list[Slab]], dtype: torch.dtype) -> None:
-        """Draw the matrices of each model in the order of its slabs, and start everything that is not drawn."""
+        """Draw the matrices of each model in the order of its slabs, and start everything that is not drawn.
+
+        Args:
+            generators: one for each model.
+            slabs: what each model draws, a list for each, all with the same names.
+            dtype: of the parameters; the draws are made in float64.
+        """
         drawn: dict[str, list[Tensor]] = {}
         for model, (generator, own) in enumerate(zip(generators, slabs, strict=True)):
             for slab in own:
@@ -235,18 +243,18 @@ class Stack(nn.Module):
         return found | {name: self.learnt[f"{name}_{owner}"] for name in self._learnt}
 
     def norm(self, x: Tensor, key: str) -> Tensor:
-        """The norm of one slot: branch and place (``"3_0"``, ``"3_inner"``), or ``"final"``."""
+        """The norm of ``x`` in one slot; the ``key`` is branch and place (``"3_0"``, ``"3_inner"``), or ``"final"``."""
         kind, eps = self.configs[0].norm, self.configs[0].eps
         slope = {"slope": self.slopes[key]} if kind == "dyt" else {}
         y = norms.apply(x, kind, eps=eps, weight=self.gains[key], **slope)
         return y + self.biases[key] if key in self.biases else y
 
     def before_last(self, x: Tensor, branch: int) -> Tensor:
-        """The inner norm of sub-LN, where the placement has one."""
+        """The inner norm of sub-LN on ``x``, where the placement has one for this ``branch``."""
         return self.norm(x, f"{branch}_inner") if self.placement.inner_norm else x
 
     def shift(self, x: Tensor, branch: int, place: int) -> Tensor:
-        """The scalar bias of Fixup, where the placement has one."""
+        """``x`` with the scalar bias of Fixup, where the placement has one at this ``place`` of this ``branch``."""
         return x + self.shifts[f"{branch}_{place}"] if self.placement.scalar_biases else x
 
     def run(self, x: Tensor, branches: Sequence[Branch], observe: Observe) -> Tensor:
@@ -306,4 +314,4 @@ class Stack(nn.Module):
 
 
 def ignore(point: str, tensor: Tensor) -> None:
-    """The observer that looks at nothing."""
+    """The observer that looks at nothing, whatever ``tensor`` it is shown at whatever ``point``."""

@@ -10,7 +10,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
-OURS = "resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"
+OURS = (
+    *("resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"),
+    *("api_pages", "docstrings", "placement_table"),
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

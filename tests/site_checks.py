@@ -43,6 +43,14 @@ ONE_OF_EACH = """() => {
         if (seen.has(kind)) word.replaceWith(word.textContent);
         seen.add(kind);
     }
+    // So has the page of the library: names and signatures, each word of which Sphinx wraps. Innermost first.
+    for (const word of [...document.querySelectorAll('main :is(code, em, span, p, a.headerlink)')].reverse()) {
+        const kind = word.tagName + word.className + ' in ' + word.parentElement.tagName;
+        if (!word.closest('dl.py') || word.children.length) continue;
+        if (seen.has(kind)) word.replaceWith(word.textContent);
+        seen.add(kind);
+    }
+    document.querySelectorAll('dl.py').forEach(box => box.normalize());
     document.querySelectorAll('pre').forEach(box => box.normalize());
 }"""
 

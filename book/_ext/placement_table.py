@@ -23,7 +23,7 @@ def prose(text: str) -> str:
 
 
 class PlacementTable(SphinxDirective):
-    """``{placement-table}``: name, equation and numbers, and source of each placement."""
+    """``{placement-table}``: title, name in code and source of each placement; its equation, part by part, and its numbers."""
 
     def source(self, row: Any) -> str:
         """A citation; the bare key where the bibliography does not have it."""
@@ -33,12 +33,14 @@ class PlacementTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         module = importlib.import_module(MODULE)
         self.env.note_dependency(str(module.__file__))
-        lines = ["```{list-table}", ":header-rows: 1", ":widths: 24 52 24", "", "* - Placement", "  - Block", "  - Source"]
+        lines = ["```{list-table}", ":header-rows: 1", ":widths: 36 64", "", "* - Placement", "  - Block"]
         for row in module.PLACEMENTS.values():
-            lines += [f"* - {prose(row.title[0].upper() + row.title[1:])}", "", f"    `{row.name}`"]
-            lines += [f"  - ${row.equation}$", ""]
-            lines += [f"    {prose(row.constants)}"] if row.constants != "none" else []
-            lines += [f"  - {self.source(row)}, {prose(row.where)}"]
+            title = row.title[0].upper() + row.title[1:]
+            cell = [f"`{row.name}`", f"{self.source(row)}, {prose(row.where)}"]
+            lines += [f"* - **{prose(title)}**", *(f"\n    {text}" for text in cell)]
+            first, *more = (f"${part}$" for part in re.split(r",\\(?:quad)? +", row.equation))
+            more += [prose(row.constants)] if row.constants != "none" else []
+            lines += [f"  - {first}", *(f"\n    {text}" for text in more)]
         return self.parse_text_to_nodes("\n".join([*lines, "```"]))
 
 
