@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -19,6 +20,9 @@ OURS = (
 def pytest_configure(config: pytest.Config) -> None:
     """Deprecations reach our readers first; they must stop here. One thread, as in the chapters."""
     torch.set_num_threads(1)
+    # the same examples on every machine, and no failure for being slow on a busy one
+    settings.register_profile("book", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("book")
     for module in OURS:
         config.addinivalue_line("filterwarnings", rf"error:::{module}(\..*)?$")
 

@@ -328,7 +328,7 @@ def test_command_line_on_the_book():
     done = subprocess.run(
         [sys.executable, "-m", "resnorm_lib.claims", "--format", "json"], capture_output=True, text=True, check=True
     )
-    keys = set("id source statement predicted measured low high seeds verdict chapter cell".split())
+    keys = {"id", "source", "statement", "predicted", "measured", "low", "high", "seeds", "verdict", "chapter", "cell"}
     ledger = json.loads(done.stdout)
     assert ledger and all(keys <= entry.keys() for entry in ledger)
 

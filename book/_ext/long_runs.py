@@ -38,7 +38,7 @@ def records(notebook: Any, claims: tuple[str, ...]) -> dict[str, list[dict[str, 
     return found
 
 
-def run(chapter: str, folder: Path, **overrides: int | float | str) -> Path:
+def run(chapter: str, folder: Path, **overrides: float | str) -> Path:
     """Run the chapter with its long parameters and write what it measured into ``folder``."""
     parameters, claims = RUNS[chapter]
     parameters = parameters | overrides
