@@ -57,6 +57,11 @@ def test_bounds_are_allowed(values):
     assert not check(values).published
 
 
+def test_true_is_not_the_number_one():
+    assert not Integer(1, 0, 2).accepts(True)
+    assert not Real(1.0, 0.0, 2.0).accepts(True)
+
+
 def test_misspelt_name():
     with pytest.raises(ParameterError, match=r"widht = 96 is not a parameter of this chapter \(did you mean width\?\)"):
         check({"widht": 96}, [OWN, "# Parameters\nwidht = 96\n"])
