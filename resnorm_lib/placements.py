@@ -204,7 +204,8 @@ def _t_fixup(factor: Callable[[int], float]) -> Callable[[str, Site], float]:
 def _fixup(role: str, site: Site) -> float:
     if role in (*_WRITERS, "head"):
         return 0.0
-    return 1 / math.sqrt(site.count) if role in _VALUE_PATH else 1.0
+    matrices = 2 if role == "feed_forward_in" else 4 if role in ("query", "key", "value") else math.inf
+    return float(site.count ** (-1 / (2 * matrices - 2)))
 
 
 def _sub_ln(site: Site) -> float:
@@ -334,9 +335,8 @@ _ROWS = (
         name="fixup", title="Fixup", source="zhang2019fixup",
         where="the recipe as quoted by others, and the authors' code",
         equation=r"x_{l+1} = x_l + c_l F_l(x_l)",
-        constants="c = 1 at the start, learnt; the branch's last matrix and the head start at zero, "
-        "its first (value, feed-forward in) R^(-1/2) times smaller, for branches of two matrices; learnt scalar biases. "
-        "In the authors' transformer queries, keys and values start R^(-1/6) times smaller instead",
+        constants="c = 1 at the start, learnt; the branch's last matrix and the head start at zero, its other matrices "
+        "R^(-1/(2m-2)) times as large, with m matrices in the branch: 2 in feed-forward, 4 in attention; learnt scalar biases",
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(1.0), scalar_biases=True, gain=_fixup,
     ),
     Placement(
