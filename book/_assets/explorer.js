@@ -118,17 +118,20 @@
     box.append(panel, plot, read);
     const pen = document.createElement("canvas").getContext("2d");
     let drawn = 0;
+    const space = () => {
+      const { paddingLeft, paddingRight } = getComputedStyle(plot);
+      return Math.floor(plot.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+    };
 
     const paint = () => {
-      const room = svg.parentElement.clientWidth, style = getComputedStyle(plot);
-      const width = Math.floor(room - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight));
+      const style = getComputedStyle(plot), width = space();
       if (width <= 0) return; // folded away; the observer below calls again
-      drawn = room;
+      drawn = width;
       const height = Math.round(Math.min(380, Math.max(250, width * 0.48)));
       const at = sliders.map(({ slider }) => Number(slider.value));
       const line = (curve, k) => at.length === 1 ? curve.values[k] : curve.values[k][at[1]];
 
-      const rows = (data.y.log ? logarithmic : linear)(data.y, (height - 40) / 48);
+      const rows = (data.y.log ? logarithmic : linear)(data.y, (height - 40) / (data.y.log ? 36 : 48));
       pen.font = `13px ${style.fontFamily}`;
       const left = Math.ceil(10 + Math.max(...rows.ticks.map(([, label]) => pen.measureText(label).width)));
       const right = width - 12, top = 8, bottom = height - 26;
@@ -179,7 +182,7 @@
     box.hidden = false;
     figure.classList.add("drawn"); // the picture gives way
     paint();
-    new ResizeObserver(() => { if (plot.clientWidth !== drawn) requestAnimationFrame(paint); }).observe(plot);
+    new ResizeObserver(() => { if (space() !== drawn) requestAnimationFrame(paint); }).observe(plot);
   };
   document.querySelectorAll("figure .explorer").forEach(explore);
 }
