@@ -74,6 +74,7 @@ def test_data_are_valid_json_rounded_and_with_gaps():
     curves["residual"][0, 0, 0] = np.inf
     data = data_of(**TWO | {"curves": curves})
     assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert curves["residual"][0, 0, 0] == np.inf  # the caller's array is left alone
     for curve, array in zip(data["curves"], curves.values(), strict=True):
         stored = np.array(curve["values"], float)
         assert stored.shape == (4, 3, 30)
@@ -141,6 +142,8 @@ def test_looks():
     dots = data_of(**ONE | {"styles": {"second": {"ls": "none", "marker": "o", "c": "k", "label": "not this"}}})["curves"][1]
     assert dots["dash"] is None and dots["color"] == "#000000" and dots["name"] == "second"
     assert "C" in dots["marker"]  # a circle is made of curves
+    up = data_of(**TWO | {"styles": {"plain": figures.style("post")}})["curves"][0]
+    assert up["marker"].startswith("M0 -")  # the triangle points up, where an SVG's y is negative
 
 
 def test_same_bytes_and_nothing_touched():
