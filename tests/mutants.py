@@ -996,7 +996,7 @@ MUTANTS: list[tuple[str, str, str, str, str, str]] = [
     ),
     (
         "strict inequality of a verdict",
-        "claims.py",
+        "claim_rows.py",
         "if low <= interval.low and interval.high <= high:",
         "if low < interval.low and interval.high < high:",
         "test_claims",
@@ -1004,7 +1004,7 @@ MUTANTS: list[tuple[str, str, str, str, str, str]] = [
     ),
     (
         "unresolved called fails",
-        "claims.py",
+        "claim_rows.py",
         "if interval.high < low or interval.low > high:",
         "if interval.low < low or interval.high > high:",
         "test_claims",
@@ -1012,7 +1012,7 @@ MUTANTS: list[tuple[str, str, str, str, str, str]] = [
     ),
     (
         "a failing setting overlooked",
-        "claims.py",
+        "claim_rows.py",
         'return "holds in scope" if {"holds", "fails"} <= kinds',
         'return "holds" if {"holds", "fails"} <= kinds',
         "test_claims",
