@@ -75,8 +75,8 @@ def link(text: str | nodes.Node, address: str, classes: str = "") -> nodes.refer
     return nodes.reference("", "", child, refuri=address, internal="//" not in address, classes=classes.split())
 
 
-def code(text: str) -> nodes.literal:
-    return nodes.literal(text, text)
+def code(text: str) -> Tag:
+    return tag("code", text)
 
 
 def html(text: str) -> nodes.raw:
@@ -92,10 +92,12 @@ def number(part: dict[str, Any], value: str = "value") -> str:
     return f"{claims.Number(part[value], None, low, high, part['seeds'], part['digits'])}"
 
 
-def tally(verdicts: list[str], words: dict[str, str] | None = None) -> str:
-    """How often each verdict comes, most important first: ``holds at 4, fails at 2``."""
+def tally(verdicts: list[str], settings: bool = False) -> str:
+    """How often each verdict comes: ``holds 4, fails 2``, and of settings ``holds at 4, fails at 2``."""
     counted = Counter(verdicts)
-    return ", ".join(f"{verdict} {'at ' * (words is None)}{counted[verdict]}" for verdict in VERDICTS if counted[verdict])
+    if settings and len(counted) == 1:
+        return f"{verdicts[0]} at all"
+    return ", ".join(f"{verdict} {'at ' * settings}{counted[verdict]}" for verdict in VERDICTS if counted[verdict])
 
 
 def word(verdict: str) -> Tag:
@@ -135,7 +137,7 @@ def dispute(repository: str, entry: dict[str, Any], version: str) -> str:
 class Told:
     """A row as a story names it: ``{id}`` its number, ``{id[setting]}`` that of a setting, ``{id.predicted}`` a field.
 
-    With ``:v`` behind it, a number is printed without its interval.
+    ``{id[setting].low}`` and ``.high`` are the ends of its interval. With ``:v`` behind it, a number is printed without its interval.
     """
 
     def __init__(self, entry: dict[str, Any], part: dict[str, Any] | None = None) -> None:
@@ -145,6 +147,8 @@ class Told:
         return Told(self._entry, {part["setting"]: part for part in self._entry["settings"]}[setting])
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("low", "high"):
+            return claims.figure((self._part or self._entry)[name], self._entry["digits"])
         return self._entry[name]
 
     def __format__(self, specification: str) -> str:
@@ -213,7 +217,8 @@ class LedgerPart(SphinxDirective):
         yield tag("div", *shares, classes="ledger-bar", aria_hidden="true")
         rows = []
         for verdict, meaning in VERDICTS.items():
-            share = f"{100 * counted[verdict] / total:.0f} %"
+            part = 100 * counted[verdict] / total
+            share = "under 1 %" if 0 < part < 0.5 else f"{part:.0f} %"
             address = f"{Path(PAGE).name}.html?{urlencode({'verdict': verdict})}"
             rows.append([link(word(verdict), address, "ledger-query"), str(counted[verdict]), share, meaning])
         rows.append(["all", str(total), "", "the rows of the ledger"])
@@ -222,9 +227,9 @@ class LedgerPart(SphinxDirective):
     def part_downloads(self) -> Iterator[nodes.Node]:
         name = Path(PAGE).name
         one, other = link("JSON", f"{name}.json"), link("CSV", f"{name}.csv")
-        yield nodes.paragraph(
-            "", "", nodes.Text("The whole ledger is one file: "), one, nodes.Text(", with all settings of a row inside it, or "), other, nodes.Text(", with a line for each setting.")
-        )
+        words = "The whole ledger is one file: ", one, ", with all settings of a row inside it, or ", other, ", with a line for each setting. "
+        command = "python -m resnorm_lib.claims --format json"
+        yield tag("p", *words, nodes.literal(command, command), " prints the same in a clone.")
 
     def part_filter(self) -> Iterator[nodes.Node]:
         choices = {
@@ -264,12 +269,15 @@ class LedgerPart(SphinxDirective):
         return tag("table", *inside, classes=f"ledger-table {classes}", role="table", aria_label=label)
 
     def part_chapters(self) -> Iterator[nodes.Node]:
+        if len(self.chapters) > 1:
+            names = [link(chapter_title(self.book, stem), f"#chapter-{stem}") for stem in self.chapters]
+            yield tag("ul", *(tag("li", name) for name in names), classes="ledger-jump")
         for stem in self.chapters:
             entries = [entry for entry in self.entries if entry["chapter"] == stem]
             title = chapter_title(self.book, stem)
             section = nodes.section("", nodes.title("", title), ids=[f"chapter-{stem}"], classes=["ledger-group"])
             where = self.address(stem)
-            says = tally([entry["verdict"] for entry in entries], VERDICTS)
+            says = tally([entry["verdict"] for entry in entries])
             line = [link("Open the chapter", where), ". "] if where else ["This chapter is not written yet. "]
             line.append(f"{len(entries)} {'row' if len(entries) == 1 else 'rows'}: {says}.")
             section += tag("p", *line, classes="ledger-line")
@@ -278,6 +286,8 @@ class LedgerPart(SphinxDirective):
             yield section
 
     def part_sources(self) -> Iterator[nodes.Node]:
+        names = [link(self.source_name(source), f"#source-{source}") for source in self.sources]
+        yield tag("ul", *(tag("li", name) for name in names), classes="ledger-jump")
         for source in self.sources:
             entries = [entry for entry in self.entries if entry["source"] == source]
             rows = []
@@ -285,7 +295,7 @@ class LedgerPart(SphinxDirective):
                 name = link(code(entry["id"]), f"#{entry['id']}")
                 cells = [tag("td", item, role="cell") for item in (word(entry["verdict"]), name, entry["statement"])]
                 rows.append(tag("tr", *cells, role="row", data_claim=entry["id"]))
-            says = tally([entry["verdict"] for entry in entries], VERDICTS)
+            says = tally([entry["verdict"] for entry in entries])
             head = tag("h3", *self.citation(source))
             line = tag("p", f"{len(entries)} {'row' if len(entries) == 1 else 'rows'}: {says}.", classes="ledger-line")
             table = self.table(self.source_name(source), ["Verdict", "Row", "Claim"], rows, "ledger-source")
@@ -294,7 +304,8 @@ class LedgerPart(SphinxDirective):
     def row(self, entry: dict[str, Any]) -> Tag:
         """A row of a chapter's table."""
         name = link(code(entry["id"]), f"#{entry['id']}", "ledger-id")
-        said = tag("div", *self.citation(entry["source"]), f", {entry['where']}", classes="ledger-small")
+        where = re.sub(r"ch_\w+", lambda found: chapter_title(self.book, found[0]), entry["where"])
+        said = tag("div", *self.citation(entry["source"]), f", {where}", classes="ledger-small")
         claim = [tag("div", name), tag("div", entry["statement"]), said]
         if entry["scope"]:
             claim.append(tag("div", f"Scope: {entry['scope']}", classes="ledger-small"))
@@ -317,7 +328,7 @@ class LedgerPart(SphinxDirective):
             items = []
             for part in entry["settings"]:
                 items.append(tag("li", f"{part['setting']}: {number(part)} ", word(part["setting_verdict"])))
-            says = tally([part["setting_verdict"] for part in entry["settings"]])
+            says = tally([part["setting_verdict"] for part in entry["settings"]], settings=True)
             summary = tag("summary", f"{len(items)} settings: {says}" if len(items) > 1 else "1 setting")
             yield tag("details", summary, tag("ul", *items))
         elif entry["measured"] is not None:
@@ -393,6 +404,13 @@ class ClaimBoxes(SphinxTransform):
                 raw.replace_self(nodes.raw("", text, format="html"))
 
 
+def lighten(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Take the full reference, which pops up over a citation, from the rows: there are hundreds, and each source's table has it."""
+    for row in doctree.findall(Tag) if app.env.metadata.get(docname, {}).get("ledger") else ():
+        for citation in row.findall(nodes.reference) if row["tag"] == "tr" else ():
+            citation.attributes.pop("reftitle", None)
+
+
 def scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """The ledger's style and script, on its page alone."""
     if app.env.metadata.get(page, {}).get("ledger"):
@@ -413,6 +431,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(Tag, html=(visit_tag, depart_tag))
     app.add_directive("ledger", LedgerPart)
     app.add_transform(ClaimBoxes)
+    app.connect("doctree-resolved", lighten)
     app.connect("html-page-context", scripts)
     app.connect("build-finished", write)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
