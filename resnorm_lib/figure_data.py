@@ -86,7 +86,7 @@ def _series(axes: Any) -> Iterator[tuple[Any, str, dict[str, Any]]]:
         elif isinstance(container, BarContainer):
             yield container, "bars", _bars(container)
     for line in axes.lines:
-        if line not in inside and line.get_transform() == axes.transData:
+        if line not in inside and line.get_transform() is axes.transData:
             yield line, "line", _places(line.get_data())
     for patch in axes.patches:
         if isinstance(patch, StepPatch):
@@ -95,9 +95,9 @@ def _series(axes: Any) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     for drawn in axes.collections:
         if drawn in inside:
             continue
-        if isinstance(drawn, PathCollection) and drawn.get_offset_transform() == axes.transData:
+        if isinstance(drawn, PathCollection) and drawn.get_offset_transform() is axes.transData:
             yield drawn, "points", _places(np.ma.asarray(drawn.get_offsets()).T)
-        elif isinstance(drawn, LineCollection) and drawn.get_transform() == axes.transData:
+        elif isinstance(drawn, LineCollection) and drawn.get_transform() is axes.transData:
             yield from ((drawn, "line", _places(part.T)) for part in drawn.get_segments())
         elif isinstance(drawn, QuadMesh):
             yield drawn, "image", _mesh(drawn)

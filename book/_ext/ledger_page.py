@@ -148,8 +148,9 @@ class Told:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("low", "high"):
-            return claims.figure((self._part or self._entry)[name], self._entry["digits"])
-        return self._entry[name]
+            part = self._part or self._entry
+            return claims.figure(part[name], part["digits"])
+        return (self._entry | (self._part or {}))[name]
 
     def __format__(self, specification: str) -> str:
         part = self._part or {**self._entry, "value": self._entry["measured"]}
