@@ -50,6 +50,13 @@ ONE_OF_EACH = """() => {
         if (seen.has(kind)) word.replaceWith(word.textContent);
         seen.add(kind);
     }
+    // And the ledger: hundreds of rows that differ in their words.
+    for (const row of document.querySelectorAll('.ledger-table tbody tr')) {
+        const kind = [row.closest('table').className, row.dataset.verdict ?? row.cells[0].textContent, row.dataset.kind,
+                      row.querySelectorAll('details').length].join(' ');
+        if (seen.has(kind)) row.remove();
+        seen.add(kind);
+    }
     document.querySelectorAll('dl.py').forEach(box => box.normalize());
     document.querySelectorAll('pre').forEach(box => box.normalize());
 }"""

@@ -343,7 +343,7 @@ class LedgerPart(SphinxDirective):
         if entry["cell"] and where:
             line += [" · ", link(f"cell {entry['cell']}", f"{where}#claim-{entry['id']}")]
         address = dispute(self.config.html_theme_options.get("repository_url", ""), entry, self.version())
-        if address and entry["cell"]:
+        if address and entry["measured"] is not None:
             line += [" · ", link("dispute this number", address)]
         yield tag("div", *line, classes=small)
 
