@@ -28,6 +28,8 @@ FLAGS = [
 WIDTHS = (1280, 375)
 THEMES = ("light", "dark")
 
+RUNNING: list[Browser] = []
+
 # Preloading style sheets is refused from disk; the rule is one that axe-core holds back as an experiment.
 AXE_OPTIONS = {
     "preload": False,
@@ -72,11 +74,14 @@ def chromium() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A headless Chromium."""
+    """A headless Chromium, the same for all who ask while it runs: a process can have one Playwright only."""
+    if RUNNING:
+        yield RUNNING[0]
+        return
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield started
-        started.close()
+        RUNNING.append(playwright.chromium.launch(executable_path=chromium(), args=FLAGS))
+        yield RUNNING[0]
+        RUNNING.pop().close()
 
 
 class Visit:

@@ -32,6 +32,7 @@ from resnorm_lib.stats import Interval
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 STEMS = {path.stem for path in chapters()}
+ROWS_OF_THE_BOOK = claims.load()
 ENTRIES = {entry["id"]: entry for entry in claims.collect(BOOK)}
 
 # Every measurable line of the two documents that started the book, and the chapter that answers for it.
@@ -56,7 +57,7 @@ LINES = [(line, owner) for owner, text in AUDIT.items() for line in text.split()
 
 @pytest.mark.parametrize(("line", "owner"), LINES)
 def test_every_line_of_the_audit_has_a_row_in_its_chapter(line: str, owner: str) -> None:
-    rows = [row for row in claims.load().values() if row.id == line or row.id.startswith(f"{line}-")]
+    rows = [row for row in ROWS_OF_THE_BOOK.values() if row.id == line or row.id.startswith(f"{line}-")]
     assert owner in {row.chapter for row in rows}, f"{line}: {owner} has no row of this name"
 
 
@@ -65,7 +66,7 @@ def test_the_audit_is_whole() -> None:
 
 
 def test_a_row_is_planned_exactly_while_its_chapter_is_not_there() -> None:
-    for row in claims.load().values():
+    for row in ROWS_OF_THE_BOOK.values():
         assert row.chapter in STEMS or row.state == "planned", f"{row.id} is measured by {row.chapter}, which does not exist"
         assert row.chapter not in STEMS or row.state == "measured", f"{row.id} is planned, but {row.chapter} exists"
 
@@ -81,22 +82,22 @@ def measuring() -> Iterator[tuple[str, str, str]]:
 
 def test_every_row_that_is_not_planned_is_measured_by_exactly_one_cell() -> None:
     found = list(measuring())
-    assert Counter(claim for claim, *_ in found) == Counter(row.id for row in claims.load().values() if row.state == "measured")
+    assert Counter(claim for claim, *_ in found) == Counter(row.id for row in ROWS_OF_THE_BOOK.values() if row.state == "measured")
     for claim, chapter, cell in found:
         entry = ENTRIES[claim]
         assert (entry["chapter"], entry["cell"]) == (chapter, cell) and entry["verdict"] != "planned"
-        assert claims.load()[claim].chapter == chapter
+        assert ROWS_OF_THE_BOOK[claim].chapter == chapter
 
 
 def test_reported_rows_say_why() -> None:
-    reported = [row for row in claims.load().values() if row.kind == "reported" and row.state == "measured"]
+    reported = [row for row in ROWS_OF_THE_BOOK.values() if row.kind == "reported" and row.state == "measured"]
     assert [row.id for row in reported] == [key for key, entry in ENTRIES.items() if entry["verdict"] == "reported"]
     assert all(len(ENTRIES[row.id]["tolerance"].split()) >= 8 for row in reported)
 
 
 def test_every_source_is_in_the_bibliography() -> None:
     known = set(re.findall(r"^@\w+\{([^,]+),", (BOOK / "references.bib").read_text("utf-8"), re.MULTILINE))
-    assert {row.source for row in claims.load().values()} <= known | {ledger_page.OWN}
+    assert {row.source for row in ROWS_OF_THE_BOOK.values()} <= known | {ledger_page.OWN}
 
 
 # ---------------------------------------------------------------- a ledger with every verdict
