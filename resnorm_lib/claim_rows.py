@@ -31,7 +31,7 @@ class Claim:
     """One row of the ledger.
 
     Attributes:
-        id: permanent name, also the anchor of the line in its chapter.
+        id: permanent name, also the anchor of the line in its chapter and of its row in the ledger's page.
         source: citation key in the book's bibliography.
         where: place in the source.
         statement: what is claimed, in our own words.

@@ -44,6 +44,7 @@ KINDS = {
     "reported": "reported: not tested here",
 }
 OWN = "thisbook"  # the source of the statements that the book makes itself
+SEEDS = {"seedmeasured": "The measured page", "seedfolklore": "The folklore page"}  # as the introduction calls them
 
 
 # ---------------------------------------------------------------- elements
@@ -368,12 +369,13 @@ class LedgerPart(SphinxDirective):
         if source == OWN:
             return [nodes.Text("This book")]
         (paragraph,) = self.parse_text_to_nodes(f"{{cite:t}}`{source}`")
-        return list(paragraph.children)
+        cited = list(paragraph.children)
+        return [nodes.Text(f"{SEEDS[source]} ("), *cited, nodes.Text(")")] if source in SEEDS else cited
 
     def source_name(self, source: str) -> str:
         """A source in plain text."""
-        if source == OWN:
-            return "This book"
+        if source == OWN or source in SEEDS:
+            return SEEDS.get(source, "This book")
         entry = self.bibliography(source)
         people = entry.persons.get("author", [])
         names = [re.sub(r"[{}]", "", " ".join(person.prelast_names + person.last_names)) for person in people]
@@ -381,8 +383,8 @@ class LedgerPart(SphinxDirective):
         return " ".join(filter(None, [shown, entry.fields.get("year", "")]))
 
     def source_key(self, source: str) -> tuple[int, str]:
-        """The book's own statements come last."""
-        return (1, "") if source == OWN else (0, self.source_name(source).lower())
+        """The two documents that started the book come first, its own statements last."""
+        return (2 if source == OWN else int(source not in SEEDS), self.source_name(source).lower())
 
 
 # ---------------------------------------------------------------- elsewhere
