@@ -4,6 +4,7 @@ A claim is a row of ``claims.yml``: who says what, what is measured, the toleran
 (committed before the measurement), and the band that a regression test allows (from re-seeding; it never
 touches a verdict). A chapter opens a `Ledger`, measures, and prints; the record travels in the output's
 metadata, and ``python -m resnorm_lib.claims`` reads all of them back from the committed notebooks.
+Rows are checked in `claim_rows`, and collected in `claim_records`; this module has the names of both.
 """
 
 from __future__ import annotations
@@ -11,146 +12,19 @@ from __future__ import annotations
 import argparse
 import html
 import io
-import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from resnorm_lib.claim_records import as_csv, as_json, collect
+from resnorm_lib.claim_rows import Claim, ClaimError, load, overall, parse, verdict
 from resnorm_lib.parameters import Parameters
 from resnorm_lib.stats import Interval
 
 __all__ = ["Claim", "ClaimError", "Ledger", "Number", "collect", "figure", "load", "overall", "parse", "verdict"]
-
-KINDS = ("exact", "statistical", "kernel", "reported")
-STATES = ("planned", "measured")
-
-
-class ClaimError(ValueError):
-    """A row of the ledger or a measurement is not well formed; the message names row and field."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One row of the ledger.
-
-    Attributes:
-        id: permanent name, also the anchor of the line in its chapter.
-        source: citation key in the book's bibliography.
-        where: place in the source.
-        statement: what is claimed, in our own words.
-        quantity: what is measured.
-        prediction: what the source or the theory says that the quantity is.
-        low, high: the tolerance; the claim holds where the whole interval lies inside.
-        reason: where the tolerance comes from; for kind ``reported``, why it is not tested here.
-        kind: ``exact`` (interval: smallest to largest over seeds), ``statistical`` (99 % interval),
-            ``kernel`` (a fact about this build's kernels) or ``reported`` (not tested here).
-        state: ``planned`` until a chapter measures it, then ``measured``.
-        chapter: stem of the notebook that owns the row.
-        band: what re-seeding allows the value to be, for regression tests; one for each setting where there are several.
-    """
-
-    id: str
-    source: str
-    where: str
-    statement: str
-    quantity: str
-    prediction: str
-    reason: str
-    kind: str
-    state: str
-    chapter: str
-    low: float = -math.inf
-    high: float = math.inf
-    band: Mapping[str, list[float]] = field(default_factory=dict)
-
-    def tolerance(self) -> str:
-        """The tolerance in words."""
-        if math.isinf(self.low):
-            return f"at most {self.high:g}"
-        if math.isinf(self.high):
-            return f"at least {self.low:g}"
-        return f"exactly {self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
-
-
-def parse(text: str) -> dict[str, Claim]:
-    """Rows by id, each checked.
-
-    Raises:
-        ClaimError: names the row and the field that is wrong, and what is allowed.
-    """
-    rows: dict[str, Claim] = {}
-    known = {item.name for item in fields(Claim)}
-    optional = {"low", "high", "band"}
-    for number, row in enumerate(yaml.safe_load(text) or [], start=1):
-        where = f"claims.yml, row {number}"
-        if not isinstance(row, dict):
-            raise ClaimError(f"{where}: write it as a mapping of field to value")
-        where += f" ({row.get('id', 'no id')})"
-        for name in sorted(row.keys() - known):
-            raise ClaimError(f"{where}, field {name}: there is no such field; the fields are {', '.join(sorted(known))}")
-        for name in sorted(known - optional - row.keys()):
-            raise ClaimError(f"{where}, field {name}: is missing")
-        for name, value in row.items():
-            if name == "band":
-                _check_band(where, value)
-            elif name in ("low", "high"):
-                if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                    raise ClaimError(f"{where}, field {name}: {value!r} is not a number (write 1.0e-12, not 1e-12)")
-            elif not isinstance(value, str) or not value.strip():
-                raise ClaimError(f"{where}, field {name}: {value!r} is not a text")
-        claim = Claim(**row)
-        if claim.id in rows:
-            raise ClaimError(f"{where}, field id: a second row has this id")
-        for name, allowed in (("kind", KINDS), ("state", STATES)):
-            if row[name] not in allowed:
-                raise ClaimError(f"{where}, field {name}: {row[name]!r} is not one of {', '.join(allowed)}")
-        if claim.kind == "reported":
-            if row.keys() & optional:
-                raise ClaimError(f"{where}, field kind: a reported claim has no tolerance and no band")
-        elif math.isinf(claim.low) and math.isinf(claim.high) or claim.low > claim.high:
-            raise ClaimError(f"{where}, fields low and high: give at least one, with low not above high")
-        rows[claim.id] = claim
-    return rows
-
-
-def _check_band(where: str, band: object) -> None:
-    pairs = band.values() if isinstance(band, dict) else [None]
-    for pair in pairs:
-        numbers = isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair)
-        if not numbers or not pair[0] <= pair[1]:  # type: ignore[index]
-            raise ClaimError(f"{where}, field band: write it as {{setting: [low, high]}}, with numbers")
-
-
-def load() -> dict[str, Claim]:
-    """The rows of the package's own ``claims.yml``."""
-    return parse(resources.files("resnorm_lib").joinpath("claims.yml").read_text("utf-8"))
-
-
-def verdict(interval: Interval, low: float, high: float) -> str:
-    """``holds`` where the interval lies inside [low, high], ``fails`` where outside, else ``unresolved``."""
-    if low <= interval.low and interval.high <= high:
-        return "holds"
-    if interval.high < low or interval.low > high:
-        return "fails"
-    return "unresolved"
-
-
-def overall(verdicts: Iterable[str]) -> str:
-    """One verdict from those at several settings.
-
-    All alike: that one. ``holds in scope`` where it holds at some and fails at others, whether or not further ones are
-    open: a claim that fails somewhere is not open. ``unresolved`` otherwise.
-    """
-    kinds = set(verdicts)
-    if len(kinds) == 1:
-        return kinds.pop()
-    return "holds in scope" if {"holds", "fails"} <= kinds else "unresolved"
 
 
 def figure(value: float, digits: int | None = 3) -> str:
@@ -346,60 +220,10 @@ def _cpu_path() -> str:
     return f"CPU path {torch.backends.cpu.get_cpu_capability()}"
 
 
-def collect(book: Path) -> list[dict[str, Any]]:
-    """The ledger: every row of ``claims.yml`` with what the executed notebooks in ``book`` measured.
-
-    Returns:
-        One mapping for each row, in the file's order: ``id``, ``source``, ``where``, ``statement``, ``quantity``,
-        ``predicted``, ``tolerance``, ``measured``, ``low``, ``high``, ``seeds``, ``dtype``, ``verdict``, ``chapter``,
-        ``cell`` (the cell's id), ``kind``, ``state`` and ``settings`` (one mapping for each setting measured).
-
-    Raises:
-        ClaimError: ``book`` is not a folder, a notebook cannot be read, a claim is measured by two cells, or a record has no row.
-    """
-    if not book.is_dir():
-        raise ClaimError(f"{book} is not a folder: give the folder of the chapters with --book")
-    rows = load()
-    found: dict[str, tuple[str, str, list[dict[str, Any]]]] = {}
-    for path in sorted(book.glob("ch_*.ipynb")):
-        try:
-            measured = list(_measured(json.loads(path.read_text("utf-8"))))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClaimError(f"{path.name} cannot be read ({type(error).__name__}: {error}): run `make run`") from error
-        for cell, records in measured:
-            claim_id = records[0]["claim"]
-            if claim_id not in rows:
-                raise ClaimError(f"{path.name} measures {claim_id}, which is no row of claims.yml: execute the chapter again")
-            if claim_id in found:
-                raise ClaimError(f"{claim_id} is measured by two cells, of {found[claim_id][0]} and {path.stem}")
-            found[claim_id] = (path.stem, cell, records)
-    return [_entry(claim, *found.get(claim.id, (claim.chapter, None, [{}]))) for claim in rows.values()]
-
-
-def _measured(notebook: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", ()):
-            records = [r for r in output.get("metadata", {}).get("resnorm", {}).get("records", ()) if "claim" in r]
-            if records:
-                yield cell.get("id", ""), records
-
-
-def _entry(claim: Claim, chapter: str, cell: str | None, records: list[dict[str, Any]]) -> dict[str, Any]:
-    first = records[0]
-    entry = {key: value for key, value in asdict(claim).items() if key not in ("low", "high", "band", "prediction", "reason")}
-    entry["predicted"] = claim.prediction
-    entry["tolerance"] = claim.reason if claim.kind == "reported" else f"{claim.tolerance()} ({claim.reason})"
-    entry |= {"measured": first.get("value")} | {key: first.get(key) for key in ("low", "high", "seeds", "dtype")}
-    entry |= {"verdict": first.get("verdict") or "planned", "chapter": chapter, "cell": cell}
-    keys = ("setting", "value", "low", "high", "seeds", "setting_verdict")
-    entry["settings"] = [{key: r.get(key) for key in keys} for r in records if r.get("setting")]
-    return entry
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Print the ledger: ``python -m resnorm_lib.claims --format json|table``."""
+    """Print the ledger: ``python -m resnorm_lib.claims --format csv|json|table``."""
     parser = argparse.ArgumentParser(prog="python -m resnorm_lib.claims", description="Print the ledger of claims.")
-    parser.add_argument("--format", choices=("json", "table"), default="table")
+    parser.add_argument("--format", choices=("csv", "json", "table"), default="table")
     parser.add_argument("--book", type=Path, default=_book(), help="folder of the executed chapters")
     options = parser.parse_args(arguments)
     try:
@@ -409,8 +233,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show ≤ still shows the rest
-    if options.format == "json":
-        print(json.dumps(ledger, indent=1, ensure_ascii=False))
+    if options.format != "table":
+        print({"csv": as_csv, "json": as_json}[options.format](ledger), end="")
         return 0
     width = max(len(entry["id"]) for entry in ledger)
     for entry in ledger:

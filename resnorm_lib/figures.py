@@ -14,6 +14,7 @@ import matplotlib
 from IPython.display import display
 from matplotlib.figure import Figure
 
+from resnorm_lib.figure_data import extract
 from resnorm_lib.placements import PLACEMENTS
 
 __all__ = ["figure", "show", "show_source", "style", "table"]
@@ -115,7 +116,8 @@ def show(fig: Figure, *, alt: str, caption: str, name: str = "") -> None:
 
     The picture is a PNG on an opaque white ground, so that it reads on a dark page; the alternative text
     travels in the output's metadata under ``image/png``, and the caption follows as Markdown, so that it
-    reads the same in HTML, Jupyter and Colab.
+    reads the same in HTML, Jupyter and Colab. What the figure shows travels in the caption's metadata, as
+    `figure_data.extract` reads it, and the built page offers it as a file.
 
     Args:
         fig: the figure.
@@ -133,7 +135,7 @@ def show(fig: Figure, *, alt: str, caption: str, name: str = "") -> None:
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     display({"image/png": buffer.getvalue()}, raw=True, metadata={"image/png": {"alt": alt}})
-    mark = {"caption": True} | ({"name": name} if name else {})
+    mark = {"caption": True, "data": extract(fig)} | ({"name": name} if name else {})
     display({"text/markdown": f"*{caption}*", "text/plain": caption}, raw=True, metadata={"resnorm": mark})
 
 

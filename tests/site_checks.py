@@ -28,6 +28,8 @@ FLAGS = [
 WIDTHS = (1280, 375)
 THEMES = ("light", "dark")
 
+RUNNING: list[Browser] = []
+
 # Preloading style sheets is refused from disk; the rule is one that axe-core holds back as an experiment.
 AXE_OPTIONS = {
     "preload": False,
@@ -50,6 +52,13 @@ ONE_OF_EACH = """() => {
         if (seen.has(kind)) word.replaceWith(word.textContent);
         seen.add(kind);
     }
+    // And the ledger: hundreds of rows that differ in their words.
+    for (const row of document.querySelectorAll('.ledger-table tbody tr')) {
+        const kind = [row.closest('table').className, row.dataset.verdict ?? row.cells[0].textContent, row.dataset.kind,
+                      row.querySelectorAll('details').length].join(' ');
+        if (seen.has(kind)) row.remove();
+        seen.add(kind);
+    }
     document.querySelectorAll('dl.py').forEach(box => box.normalize());
     document.querySelectorAll('pre').forEach(box => box.normalize());
 }"""
@@ -65,11 +74,14 @@ def chromium() -> str | None:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A headless Chromium."""
+    """A headless Chromium, the same for all who ask while it runs: a process can have one Playwright only."""
+    if RUNNING:
+        yield RUNNING[0]
+        return
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield started
-        started.close()
+        RUNNING.append(playwright.chromium.launch(executable_path=chromium(), args=FLAGS))
+        yield RUNNING[0]
+        RUNNING.pop().close()
 
 
 class Visit:

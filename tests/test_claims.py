@@ -1,5 +1,7 @@
 """The ledger: its rows are well formed, each verdict can come out, and records are what is printed."""
 
+import csv
+import io
 import json
 import math
 import subprocess
@@ -7,7 +9,7 @@ import sys
 
 import pytest
 
-from resnorm_lib import claims
+from resnorm_lib import claim_records, claims
 from resnorm_lib.claims import ClaimError, Ledger, Number
 from resnorm_lib.parameters import Parameters
 from resnorm_lib.stats import Interval
@@ -36,7 +38,8 @@ PUBLISHED = Parameters({"width": 64, "effort": "published"})
 def shown(monkeypatch):
     """What a run displays; the ledger holds the rows above."""
     outputs = []
-    monkeypatch.setattr(claims, "load", lambda: claims.parse(ROW + REPORTED + STATISTICAL + KERNEL + ZERO))
+    for module in claims, claim_records:
+        monkeypatch.setattr(module, "load", lambda: claims.parse(ROW + REPORTED + STATISTICAL + KERNEL + ZERO))
     monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: outputs.append((data, metadata["resnorm"])))
     return outputs
 
@@ -63,6 +66,7 @@ def test_the_books_own_rows():
         ("where: eq. 1", "wehre: eq. 1", "field wehre: there is no such field"),
         ("prediction: \"0\"", "prediction: 0", "field prediction: 0 is not a text"),
         ("kind: exact", "kind: reported", "a reported claim has no tolerance"),
+        ("chapter: ch_one", "chapter: ch_one\n  scope: 3", "field scope: 3 is not a text"),
         ("chapter: ch_one", "chapter: ch_one\n  band: [0, 1]", "field band: write it as"),
         ("chapter: ch_one", "chapter: ch_one\n  band: {'': [1, 0]}", "field band: write it as"),
         ("chapter: ch_one", "chapter: ch_one\n  band: {'': [1]}", "field band: write it as"),
@@ -322,6 +326,24 @@ def test_a_record_without_a_row(shown, tmp_path):
     write(tmp_path, "ch_one", RECORD | {"claim": "gone"})
     with pytest.raises(ClaimError, match="ch_one.ipynb measures gone, which is no row"):
         claims.collect(tmp_path)
+
+
+def test_json_and_csv_say_the_same(shown, tmp_path, capsys):
+    parts = [RECORD | {"setting": "d = 16", "setting_verdict": "holds"}]
+    parts += [RECORD | {"setting": "d = 64", "value": math.inf, "high": math.inf, "setting_verdict": "unresolved"}]
+    outputs = [{"output_type": "display_data", "data": {}, "metadata": {"resnorm": {"records": parts}}}]
+    cells = {"cells": [{"cell_type": "code", "id": "one-01", "outputs": outputs}]}
+    (tmp_path / "ch_one.ipynb").write_text(json.dumps(cells), "utf-8")
+    assert claims.main(["--book", str(tmp_path), "--format", "json"]) == 0
+    entries = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert claims.main(["--book", str(tmp_path), "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert entries[0]["settings"][1]["value"] == "Infinity" and lines[1]["measured"] == "inf"
+    assert [line["setting"] for line in lines if line["id"] == "a-claim"] == ["d = 16", "d = 64"]
+    assert [line["setting_verdict"] for line in lines[:2]] == ["holds", "unresolved"]
+    assert [line["id"] for line in lines[2:]] == [entry["id"] for entry in entries[1:]]
+    assert all(line["measured"] == "" and line["verdict"] == "planned" for line in lines[2:])
+    assert all(str(entry[key]) == line[key] for entry, line in zip(entries[1:], lines[2:]) for key in ("statement", "tolerance", "scope"))
 
 
 def test_command_line_on_the_book():

@@ -32,7 +32,8 @@ def test_show(shown):
     (image, metadata), (caption, mark) = shown
     assert metadata == {"image/png": {"alt": ALT}}
     assert caption["text/markdown"] == "*Look at the line.*"
-    assert mark == {"resnorm": {"caption": True}}
+    line = {"name": "", "kind": "line", "x": [0, 1], "y": [0, 1]}
+    assert mark == {"resnorm": {"caption": True, "data": [{"title": "", "x": "", "y": "", "series": [line]}]}}
     pixels = pyplot.imread(io.BytesIO(image["image/png"]))
     assert pixels.shape[1] > 900
     assert (pixels[0, 0] == 1).all()
