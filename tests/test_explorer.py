@@ -74,6 +74,7 @@ def test_data_are_valid_json_rounded_and_with_gaps():
     curves["residual"][0, 0, 0] = np.inf
     data = data_of(**TWO | {"curves": curves})
     assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert curves["residual"][0, 0, 0] == np.inf  # the caller's array is left alone
     for curve, array in zip(data["curves"], curves.values(), strict=True):
         stored = np.array(curve["values"], float)
         assert stored.shape == (4, 3, 30)
@@ -105,6 +106,29 @@ def test_middle_is_the_start_of_one_slider():
     assert shown(**ONE, start=[2])[0] != outputs[0]
 
 
+@pytest.mark.parametrize(("arguments", "place"), [(TWO, (1, 2)), (ONE, (1,))])
+def test_picture_shows_the_start_and_faintly_the_others(arguments, place, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "show", lambda fig, **_: drawn.append(fig))
+    monkeypatch.setattr(explorer, "display", lambda *_, **__: None)
+    explorer.explore(**arguments | SAID)
+    (axes,) = drawn[0].axes
+    clear = [line for line in axes.lines if line.get_alpha() is None]
+    for line, values in zip(clear, arguments["curves"].values(), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), values[place])
+        np.testing.assert_array_equal(line.get_xdata(), arguments["x"][1])
+    count = len(next(iter(arguments["controls"].values()))) - 1
+    faint = [line.get_ydata() for line in axes.lines if line.get_alpha()]
+    first = next(iter(arguments["curves"].values()))
+    for line, k in zip(faint[:count], [k for k in range(count + 1) if k != place[0]], strict=True):
+        np.testing.assert_array_equal(line, first[(k, *place[1:])])
+    assert axes.get_yscale() == ("log" if arguments.get("log") else "linear") and axes.get_xscale() == "linear"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (arguments["x"][0], arguments["y_label"])
+    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert legend == [*arguments["curves"], f"other values of {next(iter(arguments['controls']))}"]
+    assert drawn[0].legends[0].get_title().get_text() == ("gain σ = 0.75, width d = 64" if len(place) == 2 else "power = 2")
+
+
 def test_looks():
     plain, residual = data_of(**TWO)["curves"]
     style = figures.style("residual")
@@ -118,6 +142,8 @@ def test_looks():
     dots = data_of(**ONE | {"styles": {"second": {"ls": "none", "marker": "o", "c": "k", "label": "not this"}}})["curves"][1]
     assert dots["dash"] is None and dots["color"] == "#000000" and dots["name"] == "second"
     assert "C" in dots["marker"]  # a circle is made of curves
+    up = data_of(**TWO | {"styles": {"plain": figures.style("post")}})["curves"][0]
+    assert up["marker"].startswith("M0 -")  # the triangle points up, where an SVG's y is negative
 
 
 def test_same_bytes_and_nothing_touched():
