@@ -19,7 +19,8 @@ run: .venv/.book-ready ## execute every chapter afresh, in parallel
 
 # loadscope keeps a module's tests, and a notebook's cells, on one worker; the slowest modules come first by name
 test: .venv/.test-ready ## run every test: library, notebooks, reruns, site
-	"$(BIN)/python" -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
+	"$(BIN)/python" -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder \
+	  --cov=resnorm_lib --cov-report= --cov-fail-under=95
 	"$(BIN)/python" -m pytest book --nbval --nbval-current-env --nbval-cell-timeout=600 \
 	  --nbval-sanitize-with tests/nbval-sanitize.cfg -n 2 --dist loadscope
 

@@ -4,7 +4,7 @@ Work ``grid``: 90 residual perceptrons (placements residual, pre and post; three
 32; branch multipliers 1 and 1/√depth), Adam, float64; one step of all 90. Work ``transformer``: eight seeds. Work
 ``depth``: one pre-norm model of 100 to 1,000 blocks. Every method starts from the same weights and must reach the same
 losses after five steps. Times are CPU milliseconds per step, the least of several rounds in which the methods take
-turns. JAX runs in a process of its own, under the interpreter that is named; it is no dependency of the book.
+turns. Work ``groups``: the grid's three placements by one worker and by two, in wall milliseconds. JAX runs in a process of its own, under the interpreter that is named; it is no dependency of the book.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def grid(width: int, batch: int, wanted: list[str], jax: str | None, rounds: int
     """One row for each method."""
     x, y = data(batch)
     groups, everything = [batched(placement, width) for placement in PLACEMENTS], list(range(len(CELLS)))
-    extra: dict[str, dict[str, float]] = {}
+    extra: dict[str, dict[str, float | str]] = {}
 
     def by_depth() -> list[tuple[nn.Module, list[int]]]:
         pieces = []
@@ -236,7 +236,7 @@ def grid(width: int, batch: int, wanted: list[str], jax: str | None, rounds: int
         extra["compile"] = {"first_call_s": round(time.perf_counter() - start, 1)}
     if jax is not None and "jax" in wanted:
         methods["jax"] = peer = Jax(jax, groups, x, y)
-        extra["jax"] = {"first_call_s": round(peer.head["first_call_s"], 1)}
+        extra["jax"] = {"first_call_s": round(peer.head["first_call_s"], 1), "version": peer.head["jax"]}
     methods = {name: method for name, method in methods.items() if name in wanted}
     best = take_turns(methods, rounds, 10)
     if "jax" in methods:
@@ -248,6 +248,24 @@ def grid(width: int, batch: int, wanted: list[str], jax: str | None, rounds: int
         | extra.get(name, {})
         for name, ms in best.items()
     ]
+
+
+def independent(width: int, batch: int, rounds: int) -> list[dict[str, Any]]:
+    """The three placements of the grid, by one worker and by two: least wall milliseconds per step of all 90 models."""
+    x, y = data(batch)
+    best, steps, rates = {1: float("inf"), 2: float("inf")}, 10, [rate for _, _, rate in CELLS]
+    for _, workers in itertools.product(range(rounds), best):
+        runs = [
+            ensemble.Run(
+                batched(name, width), itertools.repeat((x, y), steps), ensemble.cross_entropy, ensemble.Adam(), rates
+            )
+            for name in PLACEMENTS
+        ]
+        start = time.perf_counter()
+        ensemble.train_groups(runs, workers)
+        best[workers] = min(best[workers], 1e3 * (time.perf_counter() - start) / steps)
+    base = {"work": "groups", "dtype": "float64", "batch": batch, "width": width, "method": "ensemble"}
+    return [base | {"workers": workers, "wall_ms_per_step": round(ms, 2)} for workers, ms in best.items()]
 
 
 def transformer(width: int, sequences: int, rounds: int) -> list[dict[str, Any]]:
@@ -377,6 +395,10 @@ def main() -> None:
         for row in found:
             row["share_of_peak"] = round(row.pop("gflops") / most, 3)
             print(row, flush=True)
+        rows += found
+    for width, batch in SIZES:
+        found = independent(width, batch, options.rounds)
+        print(*found, sep="\n", flush=True)
         rows += found
     for width, sequences in ((16, 4), (32, 16), (64, 64)):
         found = transformer(width, sequences, options.rounds)

@@ -5,7 +5,7 @@ Modules are built in floors and import only from floors below their own:
 1. ``norms``, ``stats``, ``draws``, ``spectra``, ``parameters``, ``environment``; on ``stats`` stand ``ranking``, then
    ``resampling`` and ``power``
 2. ``placements``; ``teacher``, then ``tasks``; ``recording``
-3. ``figures`` (styles by placement); ``stack`` (what the models share), then ``models``
+3. ``figures`` (styles by placement), then ``explorer``; ``stack`` (what the models share), then ``models``
 4. ``jacobians``, ``probes``; ``ensemble``
 5. ``claims``
 """

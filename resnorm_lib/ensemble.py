@@ -187,9 +187,9 @@ def train(
 def train_groups(runs: Sequence[Run], workers: int = 2, progress: Progress | None = None) -> list[History]:
     """Train modules that cannot share one batch, as those of two placements, each in a thread of its own.
 
-    Torch lets go of Python's lock while it computes, so that several cores can be busy where each thread has one torch
-    thread (``torch.set_num_threads(1)``); how much time that saves has not been settled. The results do not depend on
-    the number of workers.
+    Torch lets go of Python's lock while it computes, so that several cores are busy where each thread has one torch
+    thread (``torch.set_num_threads(1)``); ``benchmarks/ensemble.py`` measures how much time that saves. The results do
+    not depend on the number of workers.
 
     Args:
         runs: the modules and what each is trained on.

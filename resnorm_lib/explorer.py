@@ -128,15 +128,16 @@ def _check_controls(controls: Mapping[str, Sequence[float]]) -> None:
     if not 1 <= len(controls) <= 2:
         raise ValueError(f"controls has {len(controls)} entries ({', '.join(controls)}): give one or two sliders")
     for label, values in controls.items():
-        if np.ndim(values) != 1 or not len(values):
-            raise ValueError(f"controls[{label!r}] = {values!r}: give a list of at least one number")
-        if not np.isfinite(np.asarray(values, float)).all():
-            raise ValueError(f"controls[{label!r}] = {values!r} holds a value that is not finite: give finite numbers")
+        array = np.asarray(values, float)
+        if array.ndim != 1 or not array.size:
+            raise ValueError(f"controls[{label!r}] has shape {array.shape}: give a list of at least one number")
+        if not np.isfinite(array).all():
+            raise ValueError(f"controls[{label!r}] holds {array[~np.isfinite(array)][0]}: give finite numbers")
 
 
 def _check_x(x: tuple[str, ArrayLike]) -> NDArray[np.float64]:
-    if not isinstance(x, tuple) or len(x) != 2 or not isinstance(x[0], str):
-        raise ValueError(f"x = {x!r}: give a pair of a label and values")
+    if not isinstance(x, tuple | list) or len(x) != 2 or not isinstance(x[0], str):
+        raise ValueError(f"x is of type {type(x).__name__}: give a pair of a label and values")
     axis = np.array(x[1], float)
     if axis.ndim != 1 or len(axis) < 2 or not np.isfinite(axis).all() or axis.min() == axis.max():
         raise ValueError(f"the values of x, {x[0]!r}, have shape {axis.shape}: give a list of finite numbers that differ")

@@ -204,7 +204,8 @@ def _t_fixup(factor: Callable[[int], float]) -> Callable[[str, Site], float]:
 def _fixup(role: str, site: Site) -> float:
     if role in (*_WRITERS, "head"):
         return 0.0
-    return 1 / math.sqrt(site.count) if role in _VALUE_PATH else 1.0
+    matrices = 2 if role == "feed_forward_in" else 4 if role in ("query", "key", "value") else math.inf
+    return float(site.count ** (-1 / (2 * matrices - 2)))
 
 
 def _sub_ln(site: Site) -> float:
@@ -319,22 +320,23 @@ _ROWS = (
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(0.0), shared=True,
     ),
     Placement(
-        name="skipinit", title="SkipInit", source="de2020batch", where="read in restatements",
+        name="skipinit", title="SkipInit", source="de2020batch", where="abstract; the block read in restatements",
         equation=r"x_{l+1} = x_l + c_l F_l(x_l)",
         constants="c = 0 at the start (the source also allows up to 1/√R), learnt, one for each branch",
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(0.0),
     ),
     Placement(
-        name="layerscale", title="LayerScale", source="touvron2021going", where="section 2",
+        name="layerscale", title="LayerScale", source="touvron2021going", where="section 2, and the authors' code",
         equation=r"x_{l+1} = x_l + \mathrm{diag}(c_l)\, F_l(\mathrm{N}(x_l))",
         constants="each entry of c starts at 0.1 up to 18 layers, 1e-5 up to 24, 1e-6 beyond; learnt",
         increment=_scaled_pre, learnt=_layer_scale,
     ),
     Placement(
-        name="fixup", title="Fixup", source="zhang2019fixup", where="read in restatements",
+        name="fixup", title="Fixup", source="zhang2019fixup",
+        where="the recipe as quoted by others, and the authors' code",
         equation=r"x_{l+1} = x_l + c_l F_l(x_l)",
-        constants="c = 1 at the start, learnt; the branch's last matrix and the head start at zero, "
-        "its first (value, feed-forward in) R^(-1/2) times smaller, for branches of two matrices; learnt scalar biases",
+        constants="c = 1 at the start, learnt; the branch's last matrix and the head start at zero, its other matrices "
+        "R^(-1/(2m-2)) times as large, with m matrices in the branch: 2 in feed-forward, 4 in attention; learnt scalar biases",
         increment=_scaled_bare, norms=0, final_norm=False, learnt=_scalar(1.0), scalar_biases=True, gain=_fixup,
     ),
     Placement(
@@ -390,13 +392,13 @@ _ROWS = (
         fixed=lambda site: {"scale": site.layer**-0.5},
     ),
     Placement(
-        name="sub_ln", title="sub-LN", source="wang2023magneto", where="section 2",
+        name="sub_ln", title="sub-LN", source="wang2023magneto", where="section 2; section 3 after Theorem 3.2; the authors' code",
         equation=r"x_{l+1} = x_l + F_l(\mathrm{N}(x_l)),\ \text{with a norm before the last matrix of } F_l",
         constants="value, attention output and feed-forward matrices start √(ln R) times as large",
         inner_norm=True, gain=_gain(_VALUE_PATH, _sub_ln),
     ),
     Placement(
-        name="resi_dual", title="ResiDual", source="xie2023residual", where="section 3.1",
+        name="resi_dual", title="ResiDual", source="xie2023residual", where="section 3.1, and the authors' code",
         equation=r"x_{l+1} = \mathrm{N}(x_l + F_l(x_l)),\quad y_{l+1} = y_l + F_l(x_l),\quad "
         r"\text{out } x_R + \mathrm{N}(y_R)",
         streams=2, silent="first norm",
@@ -406,7 +408,8 @@ _ROWS = (
         finish=lambda x, norm: x[..., 0, :] + norm(x[..., 1, :]),
     ),
     Placement(
-        name="mix_ln", title="Mix-LN", source="li2025mixln", where="read in restatements and in the authors' later code",
+        name="mix_ln", title="Mix-LN", source="li2025mixln",
+        where="abstract; the share in the authors' later code (6 of 24 layers)",
         equation=r"x_{l+1} = \mathrm{N}(x_l + F_l(x_l)) \text{ early, } x_l + F_l(\mathrm{N}(x_l)) \text{ late}",
         constants="the first ⌊L/4⌋ layers are post-norm, the others pre-norm",
         increment=lambda x, branch, norm, s: branch(_early(s, x, norm(x))),
@@ -414,10 +417,12 @@ _ROWS = (
         fixed=lambda site: {"early": float(site.layer <= site.layers // 4)},
     ),
     Placement(
-        name="hyper_connections", title="hyper-connections", source="zhu2025hyper", where="eq. 2 and 14",
+        name="hyper_connections", title="hyper-connections", source="zhu2025hyper",
+        where="eq. 2 and 14, algorithm 2",
         equation=r"X_{l+1} = A X_l + b\, F_l(\mathrm{N}(a X_l))",
         constants="4 streams, static and learnt; at the start A = I, b = 1, a reads stream l mod 4; "
-        "the streams are summed at the end",
+        "the streams are summed at the end. The source also rescales the branches' last matrices by √n at the start, "
+        "without saying which way; that is not done here",
         streams=_STREAMS, start=_copies, learnt=_hyper,
         increment=lambda x, branch, norm, s: branch(norm((s["read"] @ x).squeeze(-2))),
         merge=lambda x, added, norm, s: s["mix"] @ x + s["write"] * added.unsqueeze(-2),
@@ -425,7 +430,7 @@ _ROWS = (
     ),
     Placement(
         name="manifold_hyper_connections", title="manifold-constrained hyper-connections", source="xie2025mhc",
-        where="eq. 3, 8 and 9",
+        where="eq. 3, 8 and 9, read in summaries",
         equation=r"X_{l+1} = \mathrm{S}(A) X_l + 2\sigma(b)\, F_l(\mathrm{N}(\sigma(a) X_l))",
         constants="4 streams; S makes A doubly stochastic in 20 Sinkhorn steps; static and learnt; at the start "
         "σ(a) = 1/4, 2σ(b) = 1 and S(A) is near I (our choice); the streams are summed at the end",

@@ -246,8 +246,9 @@ class Stack(nn.Module):
         """The norm of ``x`` in one slot; the ``key`` is branch and place (``"3_0"``, ``"3_inner"``), or ``"final"``."""
         kind, eps = self.configs[0].norm, self.configs[0].eps
         slope = {"slope": self.slopes[key]} if kind == "dyt" else {}
-        y = norms.apply(x, kind, eps=eps, weight=self.gains[key], **slope)
-        return y + self.biases[key] if key in self.biases else y
+        if key not in self.biases:
+            return norms.apply(x, kind, eps=eps, weight=self.gains[key], **slope)
+        return torch.addcmul(self.biases[key], norms.apply(x, kind, eps=eps, **slope), self.gains[key])
 
     def before_last(self, x: Tensor, branch: int) -> Tensor:
         """The inner norm of sub-LN on ``x``, where the placement has one for this ``branch``."""

@@ -126,12 +126,12 @@ def start(name, role, layers, width):
         "t_fixup_encoder": 0.67 * layers**-0.25,
         "t_fixup_decoder": (9 * layers) ** -0.25,
         "sub_ln": math.sqrt(math.log(2 * layers)),
-        "fixup": 0 if writes else 1 / math.sqrt(2 * layers),
     }
     if name.startswith("t_fixup") and role == "embedding":
         return width**-0.5 * (9 * layers) ** -0.25
     if name == "gpt2" and writes:
         return 1 / math.sqrt(2 * layers)
-    if name == "fixup" and role == "head":
-        return 0
+    if name == "fixup":
+        root = {"query": 1 / 6, "key": 1 / 6, "value": 1 / 6, "feed_forward_in": 1 / 2}
+        return 0 if writes or role == "head" else (2 * layers) ** -root.get(role, 0)
     return factors.get(name, 1) if role in VALUE_PATH else 1

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 OURS = (
     *("resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"),
-    *("api_pages", "docstrings", "placement_table"),
+    *("api_pages", "docstrings", "explorer_pages", "placement_table"),
 )
 
 

@@ -122,11 +122,15 @@ class Visit:
         }""")
 
     def figures(self) -> list[str]:
-        """Pictures that are not to be seen: empty, hidden, without alt text, or with a background that shows through."""
+        """Pictures that are not to be seen: empty, hidden, without alt text, or with a background that shows through.
+
+        One whose place a drawing with sliders has taken need not show, but the drawing must.
+        """
         problems = []
         for image in self.page.locator("main img").all():
             source, alt, shown = image.evaluate("""e => [e.currentSrc || e.src, e.alt,
-                e.naturalWidth > 0 && (e.closest('details:not([open])') || e.getBoundingClientRect().width > 0)]""")
+                e.naturalWidth > 0 && (e.closest('details:not([open])') || (e.closest('figure')?.querySelector('.explorer-svg') ?? e)
+                .getBoundingClientRect().width > 0)]""")
             name = source.rsplit("/", 1)[-1]
             if not shown:
                 problems.append(f"picture {name} does not show")

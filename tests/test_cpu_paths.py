@@ -8,14 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, chapters
 
 PATHS = {
     "as it is": {},
     "no vector extensions": {"ATEN_CPU_CAPABILITY": "default"},
     "matrix products as on any CPU": {"MKL_CBWR": "COMPATIBLE"},
 }
-CHAPTERS = "ch_layernorm_projector", "ch_pre_vs_post"
 # Matrix products are MKL's, layer_norm is torch's own: no path changes both. Without a difference, nbval on
 # these paths would prove nothing.
 CANARY = """
@@ -48,7 +47,7 @@ def test_the_paths_differ() -> None:
     assert list(hashes[0]) == canary("as it is"), "the canary differs from itself"
 
 
-@pytest.mark.parametrize("chapter", [name for name in CHAPTERS if (ROOT / "book" / f"{name}.ipynb").exists()])
+@pytest.mark.parametrize("chapter", [path.stem for path in chapters()])
 @pytest.mark.parametrize("path", [name for name, changes in PATHS.items() if changes])
 def test_the_committed_numbers_come_out(chapter: str, path: str) -> None:
     nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600", "--nbval-sanitize-with"]

@@ -124,6 +124,11 @@ BAD = [
     ("figures", "<img src='opaque.png' alt='_images/opaque.png'>", "opaque.png has no alt text"),
     ("figures", "<img src='missing.png' alt='x'>", "missing.png does not show"),
     ("figures", "<img src='opaque.png' alt='x' style='display: none'>", "opaque.png does not show"),
+    (
+        "figures",
+        "<figure><svg class='explorer-svg' width='0'></svg><img src='opaque.png' alt='x'></figure>",
+        "opaque.png does not show",
+    ),
     ("figures", "<img src='clear.png' alt='x'>", "clear.png has a transparent background"),
     ("maths", "<p>the width $d$</p>", "raw TeX shows"),
     ("maths", "<p>the width \\(d\\)</p>", "raw TeX shows"),
@@ -182,8 +187,10 @@ def test_broken_links_are_found(body: str, complaint: str, tmp_path: Path) -> No
 # The book's own Sphinx extensions, on a book of one notebook.
 
 
-def built(folder: Path, outputs: list[nbformat.NotebookNode], tags: list[str]) -> tuple[str, str]:
-    """Build a notebook with one code cell; return the page and the warnings."""
+def built(
+    folder: Path, outputs: list[nbformat.NotebookNode], tags: list[str], **more: object
+) -> tuple[str, str]:
+    """Build a notebook with one code cell, perhaps with more options; return the page and the warnings."""
     cell = nbformat.v4.new_code_cell("show()", outputs=outputs, execution_count=1, metadata={"tags": tags})
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Title"), cell])
     notebook.metadata |= {
@@ -192,7 +199,7 @@ def built(folder: Path, outputs: list[nbformat.NotebookNode], tags: list[str]) -
     }
     nbformat.write(notebook, folder / "ch_one.ipynb")
     options = {
-        "extensions": ["myst_nb", "notebook_figures", "run_status", "page_finish"],
+        "extensions": ["myst_nb", "notebook_figures", "explorer_pages", "run_status", "page_finish"],
         "root_doc": "ch_one",
         "nb_execution_mode": "off",
         "nb_render_markdown_format": "myst",
@@ -200,6 +207,7 @@ def built(folder: Path, outputs: list[nbformat.NotebookNode], tags: list[str]) -
         "numfig": True,
         "html_theme": "basic",
         "html_title": "One",
+        **more,
     }
     warnings = StringIO()
     with patch_docutils(), docutils_namespace():

@@ -2,7 +2,7 @@
 
 ``make run`` writes that file. A line under the title of each chapter that the file knows gives its run time, peak memory and
 date, and the directive ``{run-status}`` writes the tables of the status page. Without the file there is nothing to say, and
-nothing is said.
+nothing is said. ``{ensemble-speed}`` writes what ``benchmarks/ensemble.py`` measured, from ``book/_data/ensemble.json``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 STATUS = Path("book/_data/status.json")
+SPEED = Path("book/_data/ensemble.json")
+METHODS = {
+    "eager": "one model after another, Adam of torch",
+    "eager_fused": "the same, fused Adam",
+    "vmap": "`torch.vmap`, a batch for each depth",
+    "compile": "`torch.compile` of the ensemble",
+    "jax": "jitted, with scans over blocks, JAX",
+    "ensemble": "the library's ensemble",
+}
 
 
 def read(env: BuildEnvironment) -> dict[str, Any]:
@@ -97,6 +106,42 @@ class RunStatus(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(rows))
 
 
+class EnsembleSpeed(SphinxDirective):
+    """``{ensemble-speed}``: the stored run of ``benchmarks/ensemble.py`` as tables."""
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(self.env.srcdir, SPEED)
+        self.env.note_dependency(str(path))
+        return self.parse_text_to_nodes("\n".join(speed_lines(json.loads(path.read_text("utf-8")))))
+
+
+def speed_lines(stored: dict[str, Any]) -> list[str]:
+    """Markdown of the stored benchmark."""
+    work: dict[str, list[dict[str, Any]]] = {}
+    for row in stored["rows"]:
+        work.setdefault(row["work"], []).append(row)
+    lines = [f"Machine: {stored['machine']}; {stored['peak_gflops']:g} billion operations a second in a large matrix product.", ""]
+    lines += ["**Ninety perceptrons** (three placements, three learning rates, depths 2 to 32, two multipliers), Adam, float64, one thread:", ""]
+    lines += ["| Width, batch | Method | Milliseconds a step | Against fused one by one | Share of the peak |", "| :-- | :-- | --: | --: | --: |"]
+    fused = {row["width"]: row["ms_per_step"] for row in work["grid"] if row["method"] == "eager_fused"}
+    for row in work["grid"]:
+        gain = fused[row["width"]] / row["ms_per_step"]
+        lines.append(
+            f"| {row['width']}, {row['batch']} | {METHODS[row['method']]} {row.get('version', '')} | {row['ms_per_step']:.0f} "
+            f"| {gain:.1f} times | {100 * row['share_of_peak']:.1f} % |"
+        )
+    lines += ["", "**The three placements as independent groups**, elapsed time:", ""]
+    lines += ["| Width, batch | Workers | Milliseconds a step |", "| :-- | --: | --: |"]
+    lines += [f"| {r['width']}, {r['batch']} | {r['workers']} | {r['wall_ms_per_step']:.0f} |" for r in work["groups"]]
+    lines += ["", "**Eight seeds of a transformer** of six layers, float32:", ""]
+    lines += ["| Width, sequences | Method | Milliseconds a step |", "| :-- | :-- | --: |"]
+    lines += [f"| {r['width']}, {r['batch']} | {METHODS[r['method']]} | {r['ms_per_step']:.0f} |" for r in work["transformer"]]
+    lines += ["", "**One deep perceptron**, width 32, batch 64, float64:", "", "| Blocks | Milliseconds a step | Memory |", "| --: | --: | --: |"]
+    lines += [f"| {r['depth']} | {r['ms_per_step']:.0f} | {r['mib']} MiB |" for r in work["depth"]]
+    slopes = stored["exponents"]
+    return [*lines, "", f"Time grows as depth to the power {slopes['time']:.2f}, memory as depth to the power {slopes['memory']:.2f}."]
+
+
 def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
     """Have every page read again when the status file has changed, appeared or gone."""
     status = read(env)
@@ -108,6 +153,7 @@ def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("run-status", RunStatus)
+    app.add_directive("ensemble-speed", EnsembleSpeed)
     app.add_transform(ChapterHead)
     app.connect("env-get-outdated", outdated)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
