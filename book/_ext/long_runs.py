@@ -19,6 +19,10 @@ import papermill
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
+    "ch_why_depth_fails": (
+        {"steps": 1000, "train_width": 32, "train_seeds": 12, "first_seed": 3000},
+        ("he-degradation", "he-residual", "s3-cause"),
+    ),
     "ch_layernorm_projector": ({"train_seeds": 16, "first_seed": 2000}, ("s3-rms-quality", "zhang-comparable")),
 }
 KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
