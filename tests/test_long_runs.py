@@ -1,6 +1,7 @@
 """Stored long runs: made by the recipe they name, for claims that exist; and the recipe works, in its quick form."""
 
 import json
+import re
 
 import long_runs
 import nbformat
@@ -25,6 +26,11 @@ def test_what_is_stored_is_what_the_recipe_makes(chapter):
             assert record["low"] <= record["value"] <= record["high"] and record["seeds"] >= 12
 
 
+def without_numbers(setting: str) -> str:
+    """A quick form has other depths and widths in the names of its settings."""
+    return re.sub(r"\d+", "#", setting)
+
+
 @pytest.mark.parametrize("chapter", long_runs.RUNS)
 def test_quick_form(chapter, tmp_path):
     target = long_runs.run(chapter, tmp_path, effort="quick")
@@ -32,7 +38,8 @@ def test_quick_form(chapter, tmp_path):
     stored = json.loads((DATA / target.name).read_text("utf-8"))
     assert fresh.keys() == stored.keys()
     for claim, records in fresh["claims"].items():
-        assert [r["setting"] for r in records] == [r["setting"] for r in stored["claims"][claim]]
+        settings = [[without_numbers(r["setting"]) for r in one] for one in (records, stored["claims"][claim])]
+        assert settings[0] == settings[1]
         assert [r["value"] for r in records] != [r["value"] for r in stored["claims"][claim]]
 
 
