@@ -27,6 +27,7 @@ GAINS, WIDTHS = [0.5, 0.75, 1.0, 1.25], [16, 32, 64]
 PLAIN = np.array([[gain**DEPTH * (1 + 1 / width) for width in WIDTHS] for gain in GAINS])
 SUM = np.array([[1 + gain * DEPTH / width for width in WIDTHS] for gain in GAINS])
 SUM[:, :, 10:15] = np.nan
+PLAIN[-1, :, -5:] = SUM[-1, :, -5:] = np.nan  # lines that end early
 TWO = {
     "controls": {"gain σ": GAINS, "width d": WIDTHS},
     "x": ("depth (blocks)", DEPTH),
@@ -89,7 +90,7 @@ def test_data_are_valid_json_rounded_and_with_gaps():
 
 def test_axes_hold_all_positions():
     data = data_of(**TWO)
-    assert data["y"]["log"] and 0 < data["y"]["low"] < PLAIN.min() and data["y"]["high"] > np.nanmax([PLAIN, SUM])
+    assert data["y"]["log"] and 0 < data["y"]["low"] < np.nanmin(PLAIN) and data["y"]["high"] > np.nanmax([PLAIN, SUM])
     data = data_of(**ONE)
     assert data["y"]["low"] < -4 and 1 < data["y"]["high"] < 1.5 and not data["y"]["log"]
     flat = data_of(**ONE | {"curves": {"flat": np.full((3, 21), 2.0)}})
@@ -247,6 +248,9 @@ def test_keyboard_moves_the_curves(page, visit):  # noqa: F811
     opened.page.keyboard.press("Home")
     assert figure.get_by_role("slider", name="width d").get_attribute("aria-valuetext") == "width d: 16"
     assert paths(opened)[1] != after[1]
+    slider.focus()
+    opened.page.keyboard.press("End")
+    assert read.inner_text().startswith(f"At depth (blocks) = {DEPTH[-6]:g}: plain ")  # where the lines end
     assert opened.complaints == [] and opened.off_site(page.parent) == []
 
 

@@ -164,7 +164,8 @@
         for (const k of data.faint) if (k !== at[0]) draw(svg, curve, points(line(curve, k)), true);
       for (const curve of data.curves) draw(svg, curve, points(line(curve, at[0])), false);
 
-      const last = data.x.values.length - 1;
+      const has = k => data.curves.some(curve => line(curve, at[0])[k] !== null);
+      const last = Math.max(0, data.x.values.findLastIndex((_, k) => has(k)));  // the end of the longest curve
       const setting = sliders.map(({ label, values }, k) => `${label}: ${written(values[at[k]], 4)}`);
       const ends = data.curves.map(curve => [curve.name, line(curve, at[0])[last]])
         .map(([name, value]) => [name, value === null ? "no value" : written(value, 3)]);
