@@ -21,6 +21,14 @@ OPTIMISERS = [
 
 
 @pytest.fixture(autouse=True)
+def interruptible():
+    """Ctrl-C as in a terminal: a command that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def one_thread():
     """Tiny products on many threads are slow, and a sum's order depends on their number."""
     before = torch.get_num_threads()
