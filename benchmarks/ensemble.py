@@ -4,7 +4,8 @@ Work ``grid``: 90 residual perceptrons (placements residual, pre and post; three
 32; branch multipliers 1 and 1/√depth), Adam, float64; one step of all 90. Work ``transformer``: eight seeds. Work
 ``depth``: one pre-norm model of 100 to 1,000 blocks. Every method starts from the same weights and must reach the same
 losses after five steps. Times are CPU milliseconds per step, the least of several rounds in which the methods take
-turns. Work ``groups``: the grid's three placements by one worker and by two, in wall milliseconds. JAX runs in a process of its own, under the interpreter that is named; it is no dependency of the book.
+turns. Work ``groups``: the grid's three placements by one worker and by two, in wall milliseconds. JAX runs in a process
+of its own, under the interpreter that is named; it is no dependency of the book.
 """
 
 from __future__ import annotations
