@@ -65,10 +65,10 @@ class Claim:
     def tolerance(self) -> str:
         """The tolerance in words."""
         if math.isinf(self.low):
-            return f"at most {self.high:g}"
+            return f"at most {self.high:.12g}"
         if math.isinf(self.high):
-            return f"at least {self.low:g}"
-        return f"exactly {self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
+            return f"at least {self.low:.12g}"
+        return f"exactly {self.low:.12g}" if self.low == self.high else f"{self.low:.12g} to {self.high:.12g}"
 
 
 def parse(text: str) -> dict[str, Claim]:
