@@ -6,10 +6,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help book run test dist long stability mutants clean
+.PHONY: help book run test dist long portability stability mutants clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 book: .venv/.book-ready ## execute what is stale and build the pages, warnings as errors
 	@"$(BIN)/python" book/_ext/build.py
@@ -29,6 +29,11 @@ dist: .venv/.book-ready ## make one zip of the built book in dist/
 
 long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write resnorm_lib/data/
 	@"$(BIN)/python" book/_ext/long_runs.py
+
+portability: .venv/.test-ready ## run every chapter on three CPU paths against the committed numbers (half an hour)
+	"$(BIN)/python" -m pytest tests/test_cpu_paths.py --every-path -n 2
+	"$(BIN)/python" -m pytest book --nbval --nbval-current-env --nbval-cell-timeout=600 \
+	  --nbval-sanitize-with tests/nbval-sanitize.cfg -n 2 --dist loadscope
 
 stability: .venv/.book-ready ## check the coverage of every interval by simulation (a quarter of an hour)
 	@"$(BIN)/python" tests/stability_stats.py

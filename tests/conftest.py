@@ -17,6 +17,11 @@ OURS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``make portability`` runs every chapter on every path; ``make test`` each on one other than this machine's own."""
+    parser.addoption("--every-path", action="store_true", help="each chapter on every CPU path, not on one in turn")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Deprecations reach our readers first; they must stop here. One thread, as in the chapters."""
     torch.set_num_threads(1)
