@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import re
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ ABSOLUTE_PATH = re.compile(
     r"|(?<!\w)[C-Z]:\\+(?:[A-Z]|users|tmp|temp)\w*"
 )
 FILE_NAME = re.compile(r"\w\.(?:png|svg|jpe?g|gif|pdf|ipynb)\b", re.IGNORECASE)
+# What a chapter may import: what it stands on is in sight, and a reader on Colab has all of it.
+IMPORTS = sys.stdlib_module_names | {"numpy", "torch", "matplotlib", "IPython", "resnorm_lib"}
 TIMING = {"ExecuteTime", "execution", "papermill"}
 # What may hold a decimal number without being a measurement: code, mathematics, links, attributes, identifiers.
 NOT_PROSE = re.compile(
@@ -124,6 +127,7 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
             yield "it writes ≈, which only resnorm_lib.claims may write"
         if source.rstrip().endswith(";"):
             yield "it ends with ';', which hides a value from the page and not from nbval: end with a statement"
+        yield from _imports(source)
         return
     for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]*)", source):
         yield from _alt(alt, target)
@@ -134,6 +138,24 @@ def _cell(cell: dict[str, Any]) -> Iterator[str]:
                 f"it types numbers in prose ({', '.join(numbers)}): let a cell print what is measured, write what is "
                 "given as mathematics, or give the reason in the cell's metadata as typed-numbers"
             )
+
+
+def _imports(source: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        yield f"it is not Python: {error.msg}"
+        return
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            names = [statement.module or ""]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] not in IMPORTS:
+                yield f"it imports {name}: chapters use the standard library, numpy, torch, matplotlib and resnorm_lib"
 
 
 def _output(output: dict[str, Any]) -> Iterator[str]:

@@ -102,6 +102,13 @@ for place in "/home/me/book", "/root/x", "/workspace/main", "/tmp/x.png", "C:\\U
     bad(f"prose {place}", "absolute path")(prose(f"See {place} for more."))
     bad(f"output {place}", "absolute path")(printed(f"wrote {place}\n"))
 bad("hidden value", "hides a value from the page and not from nbval")(source("print", 'print("a");'))
+for line, name in [
+    ("import scipy", "scipy"),
+    ("from scipy import stats as s", "scipy"),
+    ("import os, pandas.plotting", "pandas.plotting"),
+    ("def f():\n    import sklearn", "sklearn"),
+]:
+    bad(f"another package: {line}", f"it imports {name}:")(source("print", line))
 bad("path in cell metadata", "absolute path")(lambda n: cell(n, "print")["metadata"].update(mine="/home/me/x"))
 bad("path in output metadata", "absolute path")(alt("One sees here a curve that falls, from /home/me/x to y"))
 bad("path in notebook metadata", "absolute path")(lambda n: n["metadata"].update(mine={"x": ["/home/me/x"]}))
