@@ -67,7 +67,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def exponent(stored: Mapping[str, Any], name: str, published: object, what: str) -> float:
-    """The power of a parameter in the cost, from 0 to 4; the mean over the values that were measured, 0 where none was.
+    """The power of a parameter in the cost, from 0 to 4; the mean over the values that were measured.
+
+    Where none was, the cost is taken to be proportional to a whole number, and not to depend on any other.
 
     Args:
         stored: what `stored_costs` returns.
@@ -83,7 +85,9 @@ def exponent(stored: Mapping[str, Any], name: str, published: object, what: str)
         ratio = max(run[what] - start, 1e-3) / max(whole - start, 1e-3)
         if run["value"] > 0 and run["value"] != published:
             found.append(math.log(ratio) / math.log(run["value"] / float(published)))  # type: ignore[arg-type]
-    return min(max(sum(found) / len(found), 0.0), _STEEPEST) if found else 0.0
+    if not found:
+        return 1.0 if isinstance(published, int) else 0.0
+    return min(max(sum(found) / len(found), 0.0), _STEEPEST)
 
 
 def estimate(chapter: Chapter, settings: Sequence[Setting], stored: Mapping[str, Any]) -> list[Estimate]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -108,6 +109,7 @@ def run(source: str, values: Mapping[str, int | float | str], expected: str, own
     if code_digest(source) != expected:
         return Outcome(source, f"this worker ({os.uname().nodename if hasattr(os, 'uname') else os.name}) has another "
                        "version of resnorm_lib, numpy or torch: install the same there")  # fmt: skip
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the outcome says it
     usage: dict[str, float] = {}
     started, error = time.monotonic(), ""
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the kernel of this environment, not one that the user has installed
