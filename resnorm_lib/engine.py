@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "code_digest", "run", "stop", "strip"]
+__all__ = ["Outcome", "code_digest", "one_line", "run", "stop", "strip"]
 
 _RUNNING: dict[int, tuple[str, Any]] = {}  # the kernels of this process, by process id, and whose they are
 _LOCK = threading.Lock()
@@ -35,7 +36,7 @@ class Outcome:
 
     Attributes:
         notebook: the output notebook as text; of a setting that failed, as far as it came.
-        error: last line of the traceback; empty where all cells ran.
+        error: last line of the traceback, as `one_line` has it; empty where all cells ran.
         seconds: elapsed time, with the start of the kernel.
         cpu_seconds: of the kernel.
         peak_mib: largest resident memory of the kernel.
@@ -127,12 +128,22 @@ def run(source: str, values: Mapping[str, int | float | str], expected: str, own
                 **options,
             )
         except PapermillExecutionError as failure:
-            error = f"{failure.ename}: {failure.evalue}".strip().splitlines()[-1]
+            error = one_line(failure.ename, failure.evalue)
         except DeadKernelError:
             error = "the kernel died: it was ended from outside, or had no memory left"
             papermill.execute_notebook(nbformat.reads(source, as_version=4), str(target), prepare_only=True, **options)
         notebook = _without_paths(target.read_text("utf-8"))
     return Outcome(notebook, error, time.monotonic() - started, usage.get("cpu", 0.0), usage.get("peak", 0.0))
+
+
+def one_line(kind: str, message: object) -> str:
+    """The last line of a traceback, ``kind: message``, with the lines of a message of several joined, and shortened.
+
+    Args:
+        kind: the exception's class.
+        message: what it says.
+    """
+    return textwrap.shorten(f"{kind}: {message}", 300)
 
 
 def _without_paths(text: str) -> str:

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def _attempt(call: Callable[[], Outcome], source: str) -> Outcome:
     try:
         return call()
     except Exception as error:  # noqa: BLE001 - one setting that fails, however, does not stop the others
-        return Outcome(source, f"{type(error).__name__}: {error}".strip().splitlines()[-1])
+        return Outcome(source, engine.one_line(type(error).__name__, error))
 
 
 @contextlib.contextmanager
@@ -300,6 +301,7 @@ def _client(workers: int, scheduler: str) -> Iterator[Any]:
 def _masked() -> Iterator[None]:
     """Hold SIGINT back in this thread and in processes and threads that it starts."""
     if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # it would lift the mask of the thread that first starts a process
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
