@@ -17,8 +17,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
-from resnorm_lib import results
-
 # generators, dtype, threads, switches, styles, folder, environment: as text, so that a failure shows which has changed
 STATE = """
 def _state():
@@ -66,8 +64,10 @@ class Warm:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         notebook = parameterize_notebook(notebook, values, kernel_name="python3", language="python")
-        self._run(notebook)
-        self._run(new_notebook(cells=[new_code_cell("%reset -f")]))
+        try:
+            self._run(notebook)
+        finally:
+            self._run(new_notebook(cells=[new_code_cell("%reset -f")]))
         return notebook
 
 
@@ -77,8 +77,3 @@ def warm(folder: Path) -> Iterator[Warm]:
     client: Any = NotebookClient(new_notebook(), kernel_name="python3", timeout=600, shutdown_kernel="immediate")
     with client.setup_kernel(cwd=str(folder)):
         yield Warm(client)
-
-
-def values(notebook: Any) -> dict[str, tuple[float | None, ...]]:
-    """The unrounded records by name."""
-    return {row["record"]: (row["value"], row["low"], row["high"]) for row in results.rows_of(notebook)}
