@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, Any]:
 def exponent(stored: Mapping[str, Any], name: str, published: object, what: str) -> float:
     """The power of a parameter in the cost, from 0 to 4; the mean over the values that were measured.
 
-    Where none was, the cost is taken to be proportional to a whole number, and not to depend on any other.
+    Where none was, the time is taken to be proportional to a whole number, and nothing else to depend on anything.
 
     Args:
         stored: what `stored_costs` returns.
@@ -86,7 +86,7 @@ def exponent(stored: Mapping[str, Any], name: str, published: object, what: str)
         if run["value"] > 0 and run["value"] != published:
             found.append(math.log(ratio) / math.log(run["value"] / float(published)))  # type: ignore[arg-type]
     if not found:
-        return 1.0 if isinstance(published, int) else 0.0
+        return 1.0 if isinstance(published, int) and what == "cpu_seconds" else 0.0
     return min(max(sum(found) / len(found), 0.0), _STEEPEST)
 
 

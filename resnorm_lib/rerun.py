@@ -142,7 +142,8 @@ def _plan(chapter: Chapter, wanted: Sequence[Setting], options: argparse.Namespa
     told += f": about {_time(total)} of CPU time, {_time(elapsed)} with {workers} {'worker' if workers == 1 else 'workers'}"
     if options.scheduler:
         told += " (the scheduler's may be more)"
-    print(f"{told}, at most {_memory(largest)} in each (estimated from earlier runs; a slow or busy machine takes longer).")
+    basis = "earlier runs" if stored["parameters"] else "one earlier run, in proportion"
+    print(f"{told}, at most {_memory(largest)} in each (estimated from {basis}; a slow or busy machine takes longer).")
     if options.force or options.dry_run:
         return workers
     if elapsed > 3600 * options.limit:

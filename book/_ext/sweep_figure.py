@@ -1,0 +1,97 @@
+"""Sphinx extension: ``{sweep-figure}`` draws the stored table of a sweep, ``book/_data/sweep.csv``, when the page is built.
+
+The table was made by ``benchmarks/sweep.py``. The picture stands in the page itself, in the style of the chapters' figures.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from matplotlib.figure import Figure
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from resnorm_lib import figures, results
+
+STORE = Path("book/_data/sweep.csv")
+LOOKS = {
+    "tanh": {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    "relu": {"color": "#D55E00", "linestyle": (0, (5, 1.5)), "marker": "^"},
+    "gelu": {"color": "#000000", "linestyle": (0, (1, 1.2)), "marker": "s"},
+}
+PANELS = {"s0-8-64-sgd": "under SGD", "s0-8-64-adam": "under Adam"}
+ALONE, WHOLE = "W₂; logits, d = 32", "everything; logits, d = 32"
+
+
+def draw(rows: list[dict[str, Any]]) -> Figure:
+    """Two panels: ratio of first steps over depth, a line for each activation; grey: the output matrices alone."""
+    fig, panels = figures.figure(2)
+    for axes, (claim, title) in zip(panels, PANELS.items(), strict=True):
+        for activation, look in LOOKS.items():
+            line = sorted(
+                (row["depth"], row["value"], row["low"], row["high"])
+                for row in rows
+                if (row["claim"], row["at"], row["activation"]) == (claim, WHOLE, activation)
+            )
+            depths, value, low, high = zip(*line, strict=True)
+            axes.fill_between(depths, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            axes.plot(depths, value, **look, label=activation)
+        alone = [(row["depth"], row["value"]) for row in rows if (row["claim"], row["at"]) == (claim, ALONE)]
+        axes.plot(*zip(*sorted(alone), strict=True), color="0.6", linewidth=3, zorder=0, label="$W_2$ alone, all three")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        depths = sorted({row["depth"] for row in rows})
+        axes.set_xticks(depths, [str(depth) for depth in depths])
+        axes.set_yticks([2**k for k in range(7)], [str(2**k) for k in range(7)])
+        axes.set(xlabel=f"depth $L$, {title}", ylabel="small start over multiplier", ylim=(1, 100))
+    panels[0].legend(fontsize=8)
+    fig.align_labels()
+    return fig
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """The smallest and the largest ratio of whole networks, from the table."""
+    told = []
+    for claim, title in PANELS.items():
+        values = [row["value"] for row in rows if (row["claim"], row["at"]) == (claim, WHOLE)]
+        alone = [row["value"] for row in rows if (row["claim"], row["at"]) == (claim, ALONE)]
+        told.append(
+            f"{title} between {min(values):.3g} and {max(values):.3g} for whole networks, "
+            f"and {min(alone):.4g} to {max(alone):.4g} where the output matrices train alone"
+        )
+    runs = len({row["notebook"] for row in rows})
+    return f"Over the {runs} settings the ratio is {'; '.join(told)}."
+
+
+class SweepFigure(SphinxDirective):
+    """``{sweep-figure}``: the figure, its caption, and a sentence with the extremes."""
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(self.env.srcdir, STORE)
+        self.env.note_dependency(str(path))
+        rows = results.read(path)
+        buffer = io.BytesIO()
+        draw(rows).savefig(buffer, format="png", dpi=140)
+        image = nodes.image(uri=f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}", alt=ALT)
+        figure = nodes.figure("", image, nodes.caption("", CAPTION), ids=["fig-sweep"])
+        return [figure, nodes.paragraph("", summary(rows))]
+
+
+ALT = (
+    "Two panels, SGD and Adam, on logarithmic axes: the ratio of the first steps against depth, from 2 to 32 blocks. "
+    "A wide grey line, for the output matrices alone, is flat. Three lines for tanh, relu and gelu, with everything in "
+    "training, lie below it."
+)
+CAPTION = (
+    "First-step change of the logits with a small start over that with a multiplier, at c = 1/8, width 32. Coloured: everything "
+    "trains (line: value; shade: smallest to largest of three seeds). Grey: the output matrices train alone."
+)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("sweep-figure", SweepFigure)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
