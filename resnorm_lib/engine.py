@@ -150,7 +150,7 @@ def _without_paths(text: str) -> str:
     """The notebook without the whole source and the temporary paths that papermill notes in it."""
     notebook = json.loads(text)
     notebook["metadata"].get("papermill", {}).update(input_path="", output_path="")
-    return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(notebook, ensure_ascii=False)
 
 
 def stop(owner: str = "") -> int:

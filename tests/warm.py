@@ -57,6 +57,12 @@ class Warm:
         self._run(new_notebook(cells=[new_code_cell("%reset -f")]))
         return str(notebook.cells[0].outputs[0]["text"])
 
+    def set_up(self, path: Path) -> None:
+        """Run the cells before the parameters: they import, and set the number of threads."""
+        cells = load_notebook_node(str(path)).cells
+        tagged = next(k for k, cell in enumerate(cells) if "parameters" in cell.metadata.tags)
+        self._run(new_notebook(cells=[*cells[:tagged], new_code_cell("%reset -f")]))
+
     def run(self, path: Path, **values: Any) -> Any:
         """The executed notebook of a run with these parameters, which leaves no name behind."""
         notebook = load_notebook_node(str(path))
