@@ -73,7 +73,7 @@ def others(allowed: Any) -> list[Number]:
         return list(allowed.options[1:3])
     number, step = allowed.published, getattr(allowed, "multiple", 1)
     down = number // 2 // step * step if isinstance(allowed, parameters.Integer) else number / 2
-    candidates = [2 * number, down, number + step, number - step, number + 2 * step, allowed.high, allowed.low]
+    candidates = [2 * number, down, 4 * number, number + step, number - step, number + 2 * step, allowed.high, allowed.low]
     return [x for x in dict.fromkeys(candidates) if x != number and allowed.accepts(x)][:2]
 
 

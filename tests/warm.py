@@ -17,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
+# TORCHINDUCTOR_CACHE_DIR is set by torch.optim when it is first imported: where its compiler, unused here, keeps files
 # generators, dtype, threads, switches, styles, folder, environment: as text, so that a failure shows which has changed
 STATE = """
 def _state():
@@ -32,7 +33,7 @@ def _state():
                   torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()),
         "numpy": str(numpy.geterr()) + str(numpy.get_printoptions()),
         "figures": (digest(sorted(map(str, matplotlib.rcParams.items()))), pyplot.get_fignums()),
-        "process": (os.getcwd(), digest(sorted(os.environ.items())), sys.path[:3], sys.getrecursionlimit()),
+        "process": (os.getcwd(), digest(sorted(item for item in os.environ.items() if item[0] != "TORCHINDUCTOR_CACHE_DIR")), sys.path[:3], sys.getrecursionlimit()),
     }
 """
 

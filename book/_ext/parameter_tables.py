@@ -117,7 +117,7 @@ class ParameterTables(SphinxDirective):
         else:
             lines += ["Cost and effect of these parameters are not measured yet.", ""]
         lines += ["```{list-table}", ":header-rows: 1", ":class: parameters", ""]
-        for row in [list(HEAD), *rows(chapter, quick, measured)]:
+        for row in ([*cells] if measured else cells[:5] for cells in [list(HEAD), *rows(chapter, quick, measured)]):
             lines += [f"{'* -' if k == 0 else '  -'} {cell}".rstrip() for k, cell in enumerate(row)]
         return [*lines, "```", ""]
 
