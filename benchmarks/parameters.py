@@ -75,7 +75,7 @@ def verdicts(run: Run) -> dict[str, str]:
 def measure(chapter: Chapter, work: Path, workers: int) -> Measured:
     """All that is stored of a chapter."""
     runs = plan(chapter)
-    tell = lambda run: print(chapter.stem, run.setting.label, run.state, round(run.seconds), "s", flush=True)  # noqa: E731
+    tell = lambda run: print(chapter.stem, run.setting.label, run.state, round(run.seconds), "s", flush=True)
     done = run_sweep(chapter, list(runs.values()), work / chapter.stem, workers=workers, tell=tell)
     by_key = {run.setting.key: run for run in done}
     failed = [run for run in done if run.state not in ("done", "found")]

@@ -28,6 +28,7 @@ from resnorm_lib.settings import Setting
 
 __all__ = ["Run", "SweepError", "run_sweep"]
 
+_PATIENCE = "10s"  # with a scheduler that does not answer
 _STATE = ("state", "notebook", "error", "seconds", "cpu_seconds", "peak_mib")
 Engine = Callable[[str, Mapping[str, Any], str, str], Outcome]
 
@@ -109,12 +110,14 @@ def run_sweep(
             arriving = _spread(source, todo, digest, execute, stop, min(workers, len(todo)), scheduler) if parallel else (
                 _here(source, todo, digest, execute, stop)
             )  # fmt: skip
-            with contextlib.closing(arriving):
-                for setting, outcome in arriving:
-                    runs[setting.key] = folder.keep(setting, outcome)
-                    tell(runs[setting.key])
-                    folder.write_tables(runs.values(), now=False)
-            folder.write_tables(runs.values())
+            try:
+                with contextlib.closing(arriving):
+                    for setting, outcome in arriving:
+                        runs[setting.key] = folder.keep(setting, outcome)
+                        tell(runs[setting.key])
+                        folder.write_tables(runs.values(), now=False)
+            finally:
+                folder.write_tables(runs.values())
     except OSError as error:
         raise SweepError(
             f"{out} cannot be written ({error.strerror or error}): make room there or give another folder with --out, "
@@ -289,7 +292,7 @@ def _client(workers: int, scheduler: str) -> Iterator[Any]:
                 )
             address = stack.enter_context(cluster)
         try:
-            client = stack.enter_context(distributed.Client(address, timeout="10s", set_as_default=False))
+            client = stack.enter_context(distributed.Client(address, timeout=_PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             raise SweepError(f"no dask scheduler answers at {scheduler}: start one with 'dask scheduler --host 127.0.0.1'") from error
         if not client.scheduler_info()["workers"]:

@@ -20,11 +20,11 @@ import pytest
 from conftest import ROOT, chapters
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from resnorm_lib import costs, engine, rerun, results, settings, sweeps
 from resnorm_lib import chapters as library_chapters
+from resnorm_lib import costs, engine, rerun, results, settings, sweeps
 from resnorm_lib.chapters import ChapterError
 from resnorm_lib.engine import Outcome
-from resnorm_lib.parameters import Choice, Integer, ParameterError, Real
+from resnorm_lib.parameters import Choice, Integer, ParameterError
 
 DECLARATION = """size = 4  # how many, of # things; a multiple of 2 from 2 to 100
 slope = 1.0  # per step; from 0 to 10
@@ -261,9 +261,9 @@ def test_a_sweep_on_dask_keeps_what_is_good_and_resumes(tiny: library_chapters.C
         (size, name, value) for size in (2, 6) for name, value in (("s/x", size), ("s/y", size), ("environment", 0.0))
     ]
     assert rows[0] == {
-        **{"chapter": "ch_tiny", "size": 2, "slope": 1, "kind": "a", "effort": "published", "notebook": runs[0].notebook},
-        **{"record": "s/x", "claim": "s", "at": "x", "value": 2.0, "low": 0.1 + 0.2, "high": 1e300, "replicates": 3},
-        **{"dtype": "float64", "setting_verdict": "holds", "verdict": "holds"},
+        "chapter": "ch_tiny", "size": 2, "slope": 1, "kind": "a", "effort": "published", "notebook": runs[0].notebook,
+        "record": "s/x", "claim": "s", "at": "x", "value": 2.0, "low": 0.1 + 0.2, "high": 1e300, "replicates": 3,
+        "dtype": "float64", "setting_verdict": "holds", "verdict": "holds",
     }
     states = (out / "runs.csv").read_text("utf-8").splitlines()
     assert [line.split(",")[5] for line in states] == ["state", "done", "failed", "failed", "done"]
@@ -487,7 +487,7 @@ def test_an_interrupt_keeps_what_is_finished(book: Path, tmp_path: Path, workers
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
+def scheduler(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A real scheduler and two workers, each a process of its own, started as the README says."""
     pytest.importorskip("distributed")
     place = tmp_path / "scheduler.json"
@@ -505,7 +505,7 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
     started += [subprocess.Popen([*worker, "--host", "127.0.0.1"], **quiet) for _ in range(2)]
     try:
-        yield address
+        yield address, started[0]
     finally:
         for process in reversed(started):
             process.terminate()
@@ -513,20 +513,43 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def test_a_running_scheduler_with_two_workers(tiny: library_chapters.Chapter, tmp_path: Path, scheduler: str) -> None:
+def test_a_running_scheduler_with_two_workers(tiny: library_chapters.Chapter, tmp_path: Path, scheduler: Any) -> None:
     import distributed
 
-    with distributed.Client(scheduler, set_as_default=False) as client:
+    address, process = scheduler
+    with distributed.Client(address, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=60)
-    assert scheduler.startswith("tcp://127.0.0.1:")
-    runs = sweeps.run_sweep(tiny, wanted(tiny, 2, 6, 12), tmp_path / "out", scheduler=scheduler)
+    assert address.startswith("tcp://127.0.0.1:")
+    runs = sweeps.run_sweep(tiny, wanted(tiny, 2, 6, 12), tmp_path / "out", scheduler=address)
     assert [run.state for run in runs] == ["done", "done", "failed"]
     assert [row["value"] for row in results.read(tmp_path / "out" / "results.csv") if row["record"] == "environment"] == [0.0, 0.0]
+    # it is killed as soon as something is done, and that is kept
+    with pytest.raises(sweeps.SweepError, match="the scheduler was lost: start it and this command again; what is finished is kept"):
+        sweeps.run_sweep(tiny, wanted(tiny, 8, 18, 20, 22), tmp_path / "lost", scheduler=address, tell=lambda run: process.kill())
+    finished = {path.name for path in (tmp_path / "lost").glob("ch_tiny-*.ipynb")}
+    assert finished == {row["notebook"] for row in results.read(tmp_path / "lost" / "results.csv")} != set()
 
 
-def test_a_scheduler_that_does_not_answer_is_one_sentence(tiny: library_chapters.Chapter, tmp_path: Path) -> None:
+def test_a_scheduler_that_does_not_answer_is_one_sentence(
+    tiny: library_chapters.Chapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "_PATIENCE", "1s")
     with pytest.raises(sweeps.SweepError, match=r"no dask scheduler answers at tcp://127.0.0.1:9: start one with"):
         sweeps.run_sweep(tiny, wanted(tiny, 2), tmp_path / "out", scheduler="tcp://127.0.0.1:9")
+
+
+def test_one_setting_needs_no_dask(tiny: library_chapters.Chapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel, in this process: another one is told to stop only by its owner's name."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    killed: list[str] = []
+    kernel = type("", (), {"kill": lambda self: killed.append("somebody")})()
+    monkeypatch.setitem(engine._RUNNING, -1, ("somebody", kernel))
+    run = sweeps.run_sweep(tiny, wanted(tiny, 6, kind=["b"]), tmp_path / "out", workers=2)[0]
+    assert (run.state, run.rows[0]["value"]) == ("done", 6.0)
+    assert run.cpu_seconds > 0.1
+    assert engine.stop("else") == 0
+    assert engine.stop("somebody") == 1
+    assert killed == ["somebody"]
 
 
 def test_without_dask_the_sentence_says_what_to_install(

@@ -1,4 +1,4 @@
-"""One kernel for many quick runs of a chapter, each with a fresh namespace: starting and importing cost half of such a run.
+"""One kernel for many quick runs of a chapter, each with a fresh namespace: starting and importing is much of such a run.
 
 papermill injects the parameters, and the cells run in order. Only imported modules, and what the process keeps, pass from
 one run to the next; `Warm.state` is a digest of all in the process that could reach a number or a picture, and must not

@@ -57,7 +57,7 @@ def _arithmetic(node: ast.expr, published: Numbers) -> int | float | None:
     if not all(isinstance(item, allowed) for item in ast.walk(node)) or names - published.keys() - {"max", "min"}:
         return None
     code = compile(ast.Expression(node), "quick", "eval")
-    value = eval(code, {"__builtins__": {"max": max, "min": min}}, dict(published))  # noqa: S307 - parsed and checked above
+    value = eval(code, {"__builtins__": {"max": max, "min": min}}, dict(published))
     return value if isinstance(value, int | float) else None
 
 
