@@ -491,18 +491,18 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A real scheduler and two workers, each a process of its own, started as the README says."""
     pytest.importorskip("distributed")
     place = tmp_path / "scheduler.json"
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    dask = [sys.executable, "-m", "dask"]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
     quiet["env"] = os.environ | {"PYTHONPATH": str(ROOT)}
     started = [
-        subprocess.Popen([*dask, "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(place)], **quiet)
+        subprocess.Popen([*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(place)], **quiet)
     ]
     deadline = time.monotonic() + 60
     while not place.exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     address = json.loads(place.read_text("utf-8"))["address"]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
+    worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard"]
     started += [subprocess.Popen([*worker, "--host", "127.0.0.1"], **quiet) for _ in range(2)]
     try:
         yield address, started[0]
