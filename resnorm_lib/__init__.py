@@ -7,5 +7,6 @@ Modules are built in floors and import only from floors below their own:
 2. ``placements``; ``teacher``, then ``tasks``; ``recording``
 3. ``figure_data``, then ``figures`` (styles by placement), then ``explorer``; ``stack`` (what the models share), then ``models``
 4. ``jacobians``, ``probes``; ``ensemble``
-5. ``claim_rows``, then ``claim_records``, then ``claims``
+5. ``claim_rows``, then ``claim_records``, then ``claims``; ``chapters``, ``results`` and ``engine``, then ``settings``, then
+   ``costs`` and ``sweeps``, then ``rerun``
 """
