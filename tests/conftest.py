@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 OURS = (
     *("resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"),
     *("api_pages", "docstrings", "explorer_pages", "placement_table", "figure_downloads", "ledger_page"),
+    *("repository", "self_contained"),
 )
 
 
