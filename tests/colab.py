@@ -32,9 +32,9 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "tests")]
 
-import freshness  # noqa: E402
-import repository  # noqa: E402
-import self_contained  # noqa: E402
+import freshness
+import repository
+import self_contained
 
 LIBRARY = freshness.PACKAGE
 PREINSTALLED = (

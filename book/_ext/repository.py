@@ -18,9 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import freshness
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 GITHUB = re.compile(r"(?:https://|ssh://git@|git@)github\.com[/:](?P<owner>[\w.-]+)/(?P<name>[\w.-]+?)(?:\.git)?/?")
