@@ -296,7 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run chapters as Colab does, each alone, in bare environments.")
     parser.add_argument("chapters", nargs="*", help="names of chapters (default: all)")
     parser.add_argument("--environment", action="append", choices=list(choices), help="may be given again (default: all)")
-    parser.add_argument("--python", type=Path, help="try a ready environment instead: the path of its folder; nothing is installed into it")
+    parser.add_argument("--given", type=Path, metavar="FOLDER", help="a ready environment instead, for instance of another Python; it stays as it is")
     parser.add_argument("--effort", choices=("quick", "published"), default="quick", help="default: %(default)s")
     options = parser.parse_args()
     everything = {path.stem: path for path in sorted((ROOT / "book").glob("ch_*.ipynb"))}
@@ -305,10 +305,10 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory(prefix="colab-environments-") as made:
         address = publish(Path(made, "repository"))
-        names = ["given"] if options.python else options.environment or list(choices)
+        names = ["given"] if options.given else options.environment or list(choices)
         for name in names:
-            environment = options.python.absolute() if options.python else Path(made, name)
-            if not options.python:
+            environment = options.given.absolute() if options.given else Path(made, name)
+            if not options.given:
                 print(f"{name}: installing …", flush=True)
                 make(environment, choices[name])
             versions = [line for line in freeze(environment) if re.match(r"(numpy|torch|matplotlib|scipy|ipython)\b", line)]
@@ -323,7 +323,7 @@ def main() -> int:
                         failed += 1
                         said = f"FAILED: {failure}"
                     print(f"{name}: {stem}, {way}: {said}", flush=True)
-            if not options.python:
+            if not options.given:
                 shutil.rmtree(environment, ignore_errors=True)
     print("Every run passed." if not failed else f"{failed} of the runs failed.")
     return 1 if failed else 0
