@@ -199,8 +199,9 @@ def test_complains_of_other_numbers() -> None:
 
 
 def test_no_chapter_depends_on_fork() -> None:
-    sources = {path.name: "\n".join(map(freshness._source, freshness.code_cells(json.loads(path.read_text("utf-8"))))) for path in chapters()}
-    used = {file for path in chapters() for file in freshness.record(json.loads(path.read_text("utf-8")), path.stem, ROOT)["library"]}
+    cells = {path.name: freshness.code_cells(json.loads(path.read_text("utf-8"))) for path in chapters()}
+    sources = {name: "\n".join("".join(cell["source"]) for cell in found) for name, found in cells.items()}
+    used = {file for source in sources.values() for file in freshness._library(source, ROOT)}
     sources |= {file: (ROOT / file).read_text("utf-8") for file in used if file.endswith(".py")}
     processes = r"\b(os\.fork|forkserver|multiprocessing|ProcessPoolExecutor|num_workers|joblib|n_jobs)\b"
     assert not [name for name, source in sources.items() if re.search(processes, source)]

@@ -31,6 +31,17 @@ SET_UP = (
 )
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tiny book with an address to set; its chapter is as if executed."""
+    tiny_book.make(tmp_path)
+    shutil.copy(ROOT / "book" / "_ext" / "repository.py", tmp_path / "book" / "_ext")
+    with (tmp_path / "_config.yml").open("a", encoding="utf-8") as file:
+        file.write('# where\nrepository:\n  url: ""\n  branch: main\nhtml: {}\n')
+    settle(tiny_book.write(tmp_path, "ch_tiny", SET_UP))
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     "given", [URL, URL + ".git", URL + "/", "git@github.com:someone/a.book.git", "ssh://git@github.com/someone/a.book"]
 )
@@ -55,21 +66,21 @@ def test_every_chapter_names_the_address_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
-def test_stamp_changes_one_literal_and_no_digest(path: Path) -> None:
+def test_stamp_changes_one_literal_and_no_digest(path: Path, root: Path) -> None:
     before = path.read_text("utf-8")
     after = repository.stamp(before, repository.source(URL, "v1.2.0"))
     cells = [cell for cell in json.loads(after)["cells"] if "RESNORM_SOURCE" in "".join(cell["source"])]
     assert f'os.environ.get("RESNORM_SOURCE", "git+{URL}@v1.2.0")' in "".join(cells[0]["source"])
     assert repository.stamp(after, "") == repository.stamp(before, "")
-    old, new = (freshness.record(json.loads(text), path.stem, ROOT) for text in (before, after))
+    old, new = (freshness.record(json.loads(text), path.stem, root) for text in (before, after))
     assert old == new
 
 
-def test_only_the_address_is_left_out_of_the_digest() -> None:
+def test_only_the_address_is_left_out_of_the_digest(root: Path) -> None:
     cell = {"cell_type": "code", "metadata": {}, "outputs": []}
 
     def digest(source: str) -> str:
-        return freshness.record({"cells": [cell | {"source": source}]}, "ch_x", ROOT)["cells"]
+        return freshness.record({"cells": [cell | {"source": source}]}, "ch_x", root)["cells"]
 
     stamped = SET_UP.replace('", "")', '", "git+https://github.com/a/b@main")')
     assert stamped != SET_UP and digest(stamped) == digest(SET_UP)
@@ -81,17 +92,6 @@ def test_only_the_address_is_left_out_of_the_digest() -> None:
         SET_UP.replace("is None", "is not None"),
     ):
         assert digest(other) != digest(SET_UP), other
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A tiny book with an address to set; its chapter is as if executed."""
-    tiny_book.make(tmp_path)
-    shutil.copy(ROOT / "book" / "_ext" / "repository.py", tmp_path / "book" / "_ext")
-    with (tmp_path / "_config.yml").open("a", encoding="utf-8") as file:
-        file.write('# where\nrepository:\n  url: ""\n  branch: main\nhtml: {}\n')
-    settle(tiny_book.write(tmp_path, "ch_tiny", SET_UP))
-    return tmp_path
 
 
 def stamp(root: Path, *words: str) -> tuple[int, str]:
@@ -154,7 +154,7 @@ def launches(folder: Path, url: str, ref: str, address: str) -> dict[str, list[s
     config.write_text(repository.SECTION.sub(f'repository:\n  url: "{url}"\n  branch: {ref}\n', config.read_text("utf-8")), "utf-8")
     stems = [path.stem for path in chapters()]
     (folder / "book" / "index.md").write_text("# Index\n\n```{toctree}\n" + "\n".join(stems) + "\n```\n", "utf-8")
-    options, _ = get_final_config(user_yaml=config, sourcedir=folder, validate=False)
+    options, _ = get_final_config(user_yaml=config, sourcedir=folder, validate=False, cli_config={"latex_individualpages": False})
     theme = {key: options[key] for key in ("html_theme", "html_theme_options")}
     theme |= {"extensions": ["myst_nb", "sphinx_book_theme", "repository", "self_contained"], "nb_execution_mode": "off"}
     with patch_docutils(), docutils_namespace():
