@@ -144,7 +144,8 @@ def launches(folder: Path, url: str, ref: str, address: str) -> dict[str, list[s
     (folder / "book").mkdir()
     for path in chapters():
         cells = [new_markdown_cell("# Title"), new_code_cell(SET_UP.replace('", "")', f'", "{address}")'))]
-        notebook = new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        notebook = new_notebook(cells=cells, metadata=kernel | {"language_info": {"name": "python", "pygments_lexer": "ipython3"}})
         nbformat.write(notebook, folder / "book" / path.name)
     for name in ("_config.yml", "pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, folder)
