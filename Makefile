@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help book run test dist long portability stability mutants clean
+.PHONY: help book run test dist long colab portability stability mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ dist: .venv/.book-ready ## make one zip of the built book in dist/
 
 long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write resnorm_lib/data/
 	@"$(BIN)/python" book/_ext/long_runs.py
+
+colab: .venv/.test-ready ## run every chapter, in its quick form, as Colab does: three bare environments, two ways
+	@"$(BIN)/python" tests/colab.py
 
 portability: .venv/.test-ready ## run every chapter on three CPU paths against the committed numbers (half an hour)
 	"$(BIN)/python" -m pytest tests/test_cpu_paths.py --every-path -n 2

@@ -32,7 +32,8 @@ def prepare(threads: int = 1) -> None:
         raise ValueError(f"threads = {threads} is not allowed: give at least 1")
     for package in (numpy, torch, matplotlib):
         loaded, installed = str(package.__version__), metadata.version(package.__name__)
-        if loaded != installed:
+        # torch's CUDA build from the package index calls itself 2.9.0+cu128 and is installed as 2.9.0
+        if loaded.split("+")[0] != installed.split("+")[0]:
             raise EnvironmentMismatch(
                 f"{package.__name__} {loaded} is loaded but {installed} is installed: "
                 "restart the kernel and run the notebook from the top"

@@ -15,6 +15,7 @@ OURS = (
     *("resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"),
     *("api_pages", "docstrings", "explorer_pages", "placement_table", "figure_downloads", "ledger_page"),
     *("parameter_tables", "sweep_figure"),
+    *("repository", "self_contained"),
 )
 
 

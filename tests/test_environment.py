@@ -25,6 +25,11 @@ def test_replaced_package(monkeypatch):
         environment.prepare()
 
 
+def test_build_is_no_other_version(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", metadata.version("torch").split("+")[0] + "+cu128")
+    environment.prepare()
+
+
 def test_no_thread():
     with pytest.raises(ValueError, match="threads = 0"):
         environment.prepare(threads=0)

@@ -16,6 +16,7 @@ from pathlib import Path
 import nbformat
 import page_finish
 import pytest
+import self_contained
 import site_checks as check
 import yaml
 from filelock import FileLock
@@ -97,6 +98,30 @@ def test_root_page_leads_to_the_book(site: Path, visit: Callable[[Path], check.V
     opened.page.wait_for_url((site / pages()[0]).as_uri(), timeout=5000)
     assert opened.complaints + opened.off_site(site) == []
     assert check.links(site / "index.html") == []
+
+
+@pytest.mark.parametrize("width", check.WIDTHS)
+def test_download_menu_has_the_notebook_with_the_library(width: int, site: Path, visit: Callable[[Path], check.Visit]) -> None:
+    page = next(page for page in pages() if "/ch_" in page)
+    opened = visit(site / page)
+    opened.show(width, "light")
+    opened.page.locator(".dropdown-download-buttons > button").first.click()
+    entry = opened.page.locator(".dropdown-download-buttons li a").first
+    entry.wait_for(state="visible", timeout=2000)
+    box = entry.bounding_box()
+    assert box and box["x"] >= 0 and box["x"] + box["width"] <= width
+    assert entry.get_attribute("download") is not None
+    made = (site / page).parent / str(entry.get_attribute("href"))
+    chapter = ROOT / Path(page).with_suffix(".ipynb")
+    assert made.read_text("utf-8") == self_contained.carry(chapter.read_text("utf-8"), *self_contained.wheel(ROOT))
+
+
+def test_every_chapter_offers_the_notebook_with_the_library(site: Path) -> None:
+    for page in pages():
+        names = [link["href"] for link in check.parsed(site / page).select(".dropdown-download-buttons a[download]")]
+        assert [name for name in names if "_with_library" in name] == (
+            [f"notebooks/{Path(page).stem}_with_library.ipynb"] if "/ch_" in page else []
+        )
 
 
 def test_a_page_is_light_to_load(site: Path, visit: Callable[[Path], check.Visit]) -> None:

@@ -22,6 +22,8 @@ MENDS = [
     # The visible words are "Search" and the keys; the theme spells as Americans do.
     (r'(<button class="btn search-button-field[^>]*?) aria-label="Search"', r"\1"),
     (r'"Color mode"', '"Colour mode"'),
+    # A notebook is there to be kept, and a browser would show its text; a launch button leads off the site and stays as it is.
+    (r'<a href="(?!https?:)([^"]+\.ipynb)" target="_blank"', r'<a href="\1" download'),
     # MyST-NB's fold is an admonition whose label differs from its visible words, which hides them from speech input.
     (r'<details class="admonition hide', '<details class="hide'),
     (
