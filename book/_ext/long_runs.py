@@ -24,6 +24,14 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
         ("he-degradation", "he-residual", "s3-cause"),
     ),
     "ch_layernorm_projector": ({"train_seeds": 16, "first_seed": 2000}, ("s3-rms-quality", "zhang-comparable")),
+    "ch_qk_norm": (
+        {"arms": "all", "train_seeds": 12, "head_seeds": 18, "first_seed": 3000},
+        (
+            *("wortsman-sensitivity", "wortsman-range", "s3-qk-fail-stop", "x-stop-scores", "x-stop-rows"),
+            *("s3-qk-fail-trained", "x-stop-cause", "x-stop-moves", "s3-qk-fail-stay"),
+            *("softcap-sensitivity", "qk-clip-sensitivity", "sigma-reparam", "x-alternatives-best"),
+        ),
+    ),
 }
 KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
 
