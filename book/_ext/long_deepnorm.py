@@ -25,8 +25,8 @@ PUBLISHED: Sizes = {
     "seeds": 5, "first_seed": 4000, "width": 16, "warmup": 25,
     "layers": 500, "vocabulary": 4, "concentration": 0.1, "length": 8, "sequences": 4, "steps": 80,
     "rates": [0.0003, 0.001, 0.003],
-    "blocks": 1000, "batch": 32, "mlp_steps": 40,
-    "family_layers": 64, "family_steps": 60, "family_rates": [0.001, 0.003, 0.01],
+    "blocks": 1000, "batch": 32, "mlp_steps": 30,
+    "family_layers": 64, "family_steps": 40, "family_rates": [0.001, 0.003, 0.01],
     "short": 4, "middle": 24, "streams_layers": 32,
 }  # fmt: skip
 QUICK: Sizes = PUBLISHED | {
