@@ -79,8 +79,8 @@ class Lab:
             models.TransformerConfig(**shape, hidden=2 * shape["width"]), generators, torch.float32
         )
 
-    def perceptron(self, grid: Grid, **config: Any) -> models.ResidualMLP:
-        """As `transformer`, in float64."""
+    def perceptron(self, grid: Grid, dtype: torch.dtype, **config: Any) -> models.ResidualMLP:
+        """As `transformer`."""
         shape = {
             "inputs": 8,
             "outputs": 4,
@@ -90,13 +90,18 @@ class Lab:
         }
         each = self._each(grid)
         configs = [models.MLPConfig(**shape | config)] * len(each)
-        return models.ResidualMLP(configs, [torch.Generator().manual_seed(seed) for seed in each], torch.float64)
+        return models.ResidualMLP(configs, [torch.Generator().manual_seed(seed) for seed in each], dtype)
 
     def train(self, model: Any, grid: Grid, steps: int, optimiser: ensemble.Adam) -> dict[str, Any]:
         """What is stored of an arm: losses (means of five steps), held-out divergence, and two diagnostics, before and after."""
         shape = (len(grid[0]), len(grid[1]), len(self.seeds))
         language = isinstance(model, models.TransformerLM)
-        batches = self._tokens if language else self._labels
+        dtype = next(model.parameters()).dtype
+
+        def labels(grid: Grid, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            return ((x.to(dtype), y) for x, y in self._labels(grid, steps))
+
+        batches = self._tokens if language else labels
         probe = next(batches(grid, 1))
         before = self._diagnose(model, probe)
         rates = [rate for rate in grid[0] for _ in grid[1] for _ in self.seeds]
@@ -133,7 +138,8 @@ class Lab:
         if isinstance(model, models.TransformerLM):
             x, law = torch.from_numpy(self.tokens.copy()), self.law()
         else:
-            x, law = torch.from_numpy(self.inputs), self.teacher.log_probabilities(self.inputs)
+            dtype = next(model.parameters()).dtype
+            x, law = torch.from_numpy(self.inputs).to(dtype), self.teacher.log_probabilities(self.inputs)
         parts = [model(x[k : k + 32].expand(model.models, *[-1] * x.ndim)) for k in range(0, len(x), 32)]
         logs = torch.cat(parts, 1).double().log_softmax(-1).numpy()
         return np.array([_divergence(law, own) for own in logs])
@@ -227,7 +233,9 @@ def arms(lab: Lab) -> dict[str, Callable[[], dict[str, Any]]]:
         return lab.train(lab.transformer(both, depth=p["layers"], placement=method), both, p["steps"], usual)
 
     def tall(method: str, grid: Grid, activation: str, optimiser: ensemble.Adam) -> dict[str, Any]:
-        return lab.train(lab.perceptron(grid, placement=method, activation=activation), grid, p["mlp_steps"], optimiser)
+        usual = activation == "relu" and optimiser != tiny  # else gradients leave the range of float32
+        model = lab.perceptron(grid, torch.float32 if usual else torch.float64, placement=method, activation=activation)
+        return lab.train(model, grid, p["mlp_steps"], optimiser)
 
     found: dict[str, Callable[[], dict[str, Any]]] = {}
     for method in METHODS:
