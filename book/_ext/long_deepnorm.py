@@ -216,6 +216,15 @@ def _mixing(lab: Lab, grid: Grid, **config: Any) -> dict[str, Any]:
     return found | {"row sum": rows.numpy().reshape(found["kl"].shape)}
 
 
+def _loud(lab: Lab, grid: Grid, **config: Any) -> dict[str, Any]:
+    """An arm whose token embeddings are √width times larger, and whose positions are as small as they are then."""
+    model = lab.transformer(grid, **config)
+    width, layers = lab.p["width"], config["depth"]
+    model.weights["embedding"].data.mul_(width**0.5)
+    model.weights["position"].data.mul_((9 * layers) ** -0.25)
+    return lab.train(model, grid, lab.p["family_steps"], ensemble.Adam((0.9, 0.98)))
+
+
 def base(placement: str) -> dict[str, int]:
     """The setting that only CompleteP and Depth-μP read: they are taken to be tuned at four layers."""
     return {"base_depth": 4} if "base_depth" in placements.get(placement).options else {}
@@ -248,6 +257,8 @@ def arms(lab: Lab) -> dict[str, Callable[[], dict[str, Any]]]:
         found[f"perceptron, tanh, {method}"] = lambda method=method: tall(method, none, "tanh", ensemble.Adam())
     for row in placements.PLACEMENTS:
         found[f"family, {row}"] = _sentence(lab, wide, depth=p["family_layers"], placement=row, **base(row))
+    config = {"placement": "t_fixup_decoder", "depth": p["family_layers"]}
+    found["loud embeddings, t_fixup_decoder"] = lambda config=config: _loud(lab, wide, **config)
     for depth in (p["short"], p["middle"]):
         for norm in ("layer_norm", "dyt"):
             found[f"{norm}, L = {depth}"] = _sentence(lab, wide, depth=depth, norm=norm)
