@@ -289,11 +289,15 @@ def measure(sizes: Sizes, partial: Path) -> dict[str, Any]:
     if partial.exists():
         kept = json.loads(partial.read_text("utf-8"))
         done = kept["arms"] if kept["parameters"] == sizes else {}
-    for name, arm in arms(lab).items():
-        if name not in done:
-            with sdpa_kernel(SDPBackend.MATH):  # for so short sequences twice as fast as the usual one
-                done[name] = {key: plain(value) for key, value in arm().items()}
-            partial.write_text(json.dumps({"parameters": sizes, "arms": done}, ensure_ascii=False), "utf-8")
-            print(name, flush=True)
+    torch.set_flush_denormal(True)  # post-norm's gradients get so small that arithmetic takes a hundred times longer
+    try:
+        for name, arm in arms(lab).items():
+            if name not in done:
+                with sdpa_kernel(SDPBackend.MATH):  # for so short sequences twice as fast as the usual one
+                    done[name] = {key: plain(value) for key, value in arm().items()}
+                partial.write_text(json.dumps({"parameters": sizes, "arms": done}, ensure_ascii=False), "utf-8")
+                print(name, flush=True)
+    finally:
+        torch.set_flush_denormal(False)
     partial.unlink()
     return {"ignorance": {name: plain(value) for name, value in lab.ignorance().items()}, "arms": done}
