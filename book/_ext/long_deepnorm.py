@@ -300,4 +300,7 @@ def measure(sizes: Sizes, partial: Path) -> dict[str, Any]:
     finally:
         torch.set_flush_denormal(False)
     partial.unlink()
-    return {"ignorance": {name: plain(value) for name, value in lab.ignorance().items()}, "arms": {name: done[name] for name in arms(lab)}}
+    return {
+        "ignorance": {name: plain(value) for name, value in lab.ignorance().items()},
+        "arms": {name: done[name] for name in arms(lab)},
+    }
