@@ -7,7 +7,7 @@ import long_runs
 import nbformat
 import pytest
 
-from resnorm_lib import claims
+from resnorm_lib import claims, placements
 
 DATA = long_runs.ROOT / "resnorm_lib" / "data"
 
@@ -41,6 +41,55 @@ def test_quick_form(chapter, tmp_path):
         settings = [[without_numbers(r["setting"]) for r in one] for one in (records, stored["claims"][claim])]
         assert settings[0] == settings[1]
         assert [r["value"] for r in records] != [r["value"] for r in stored["claims"][claim]]
+
+
+def shape(nested) -> tuple[int, ...]:
+    """Of nested lists, as of an array; numbers may be missing."""
+    return (len(nested), *shape(nested[0])) if isinstance(nested, list) else ()
+
+
+def check_arms(stored: dict, sizes: dict) -> None:
+    for name, arm in stored["arms"].items():
+        one = name.startswith(("spread", "stream"))
+        rates = sizes["family_rates"] if not name.startswith(("transformer", "perceptron")) else sizes["rates"]
+        both = name.startswith(("transformer", "perceptron, relu")) and "tiny" not in name
+        grid = (1 if one else len(rates), 2 if both else 1, sizes["seeds"])
+        for key, values in arm.items():
+            assert shape(values)[:3] == grid, (name, key)
+        assert {"kl", "curve", "cosine before", "ratio after"} <= arm.keys()
+
+
+@pytest.mark.parametrize("chapter", long_runs.SCRIPTS)
+def test_what_a_script_has_stored(chapter):
+    script = long_runs.SCRIPTS[chapter]
+    stored = json.loads((DATA / f"long_{chapter.removeprefix('ch_')}.json").read_text("utf-8"))
+    assert stored["parameters"] == script.PUBLISHED
+    assert stored["arms"].keys() == script.arms(script.Lab(script.PUBLISHED)).keys()
+    assert {f"family, {name}" for name in placements.PLACEMENTS} <= stored["arms"].keys()
+    assert len(stored["commit"]) == 40 and chapter in stored["recipe"]
+    check_arms(stored, script.PUBLISHED)
+
+
+@pytest.mark.parametrize("chapter", long_runs.SCRIPTS)
+def test_quick_form_of_a_script(chapter, tmp_path):
+    target = long_runs.run(chapter, tmp_path, effort="quick")
+    assert list(tmp_path.iterdir()) == [target]
+    fresh, stored = (json.loads((folder / target.name).read_text("utf-8")) for folder in (tmp_path, DATA))
+    assert fresh.keys() == stored.keys()
+    assert [without_numbers(name) for name in fresh["arms"]] == [without_numbers(name) for name in stored["arms"]]
+    check_arms(fresh, long_runs.SCRIPTS[chapter].QUICK)
+    finite = [arm["kl"][0][0][0] for name, arm in fresh["arms"].items() if name != "family, residual"]
+    assert all(0 < value < 10 for value in finite)
+
+
+def test_a_script_goes_on_where_it_was_cut(tmp_path):
+    script, partial = long_runs.SCRIPTS["ch_deepnorm"], tmp_path / "partial.json"
+    names = list(script.arms(script.Lab(script.QUICK)))
+    done = {name: {"kl": [[[1.0, 1.0]]]} for name in names}
+    partial.write_text(json.dumps({"parameters": script.QUICK, "arms": done}), "utf-8")
+    assert script.measure(script.QUICK, partial)["arms"] == done
+    partial.write_text(json.dumps({"parameters": script.QUICK | {"seeds": 3}, "arms": done}), "utf-8")
+    assert script.measure(script.QUICK, partial)["arms"] != done  # those were of other sizes
 
 
 def test_a_run_that_measured_nothing():

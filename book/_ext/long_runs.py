@@ -1,7 +1,8 @@
 """Runs that take too long for a chapter's cells: ``python book/_ext/long_runs.py [CHAPTER …]``, or ``make long``.
 
 Each is a chapter run once more with other parameters, on seeds that the chapter never uses. What it measured is stored
-as package data with its recipe, and a cell of the chapter reads it back.
+as package data with its recipe, and a cell of the chapter reads it back. A grid of arms that no chapter holds has a
+module of its own in place of parameters, see SCRIPTS.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import long_deepnorm
 import papermill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +53,7 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
         ),
     ),
 }
+SCRIPTS: dict[str, ModuleType] = {"ch_deepnorm": long_deepnorm}  # each with PUBLISHED, QUICK and measure
 KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
 
 
@@ -68,34 +72,46 @@ def records(notebook: Any, claims: tuple[str, ...]) -> dict[str, list[dict[str, 
 
 
 def run(chapter: str, folder: Path, **overrides: float | str) -> Path:
-    """Run the chapter with its long parameters and write what it measured into ``folder``."""
+    """Run the chapter with its long parameters, or its script, and write what it measured into ``folder``."""
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    target = folder / f"long_{chapter.removeprefix('ch_')}.json"
+    if chapter in SCRIPTS:
+        script = SCRIPTS[chapter]
+        parameters = script.QUICK if overrides.get("effort") == "quick" else script.PUBLISHED
+        found = script.measure(parameters, target.with_suffix(".part.json"))
+    else:
+        parameters, found = _rerun(chapter, overrides)
+    stored = {
+        "recipe": f"make long, which is: python book/_ext/long_runs.py {chapter}",
+        "commit": git.stdout.strip() or "not under version control",
+        "packages": {name: metadata.version(name) for name in ("numpy", "torch")},
+        "parameters": parameters,
+    } | found
+    indent = None if chapter in SCRIPTS else 1  # curves are long lists of numbers
+    target.write_text(json.dumps(stored, indent=indent, ensure_ascii=False) + "\n", "utf-8")
+    return target
+
+
+def _rerun(chapter: str, overrides: dict[str, float | str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The chapter once more: its parameters, and the records of its claims."""
     parameters, claims = RUNS[chapter]
     parameters = parameters | overrides
     with tempfile.TemporaryDirectory() as scratch:
         source = ROOT / "book" / f"{chapter}.ipynb"
         notebook = papermill.execute_notebook(source, Path(scratch) / "out.ipynb", parameters, progress_bar=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    stored = {
-        "recipe": f"make long, which is: python book/_ext/long_runs.py {chapter}",
-        "commit": commit.stdout.strip() or "not under version control",
-        "packages": {name: metadata.version(name) for name in ("numpy", "torch")},
-        "parameters": parameters,
-        "claims": records(notebook, claims),
-    }
-    target = folder / f"long_{chapter.removeprefix('ch_')}.json"
-    target.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return target
+    return parameters, {"claims": records(notebook, claims)}
 
 
 def main() -> int:
     """Command line."""
+    known = [*RUNS, *SCRIPTS]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"one of {', '.join(RUNS)}; all where none is named")
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help=f"one of {', '.join(known)}; all where none is named")
     parser.add_argument("--out", type=Path, default=ROOT / "resnorm_lib" / "data", help="folder to write to")
     options = parser.parse_args()
-    for chapter in options.chapters or RUNS:
-        if chapter not in RUNS:
-            parser.error(f"{chapter} has no long run; those that have are {', '.join(RUNS)}")
+    for chapter in options.chapters or known:
+        if chapter not in known:
+            parser.error(f"{chapter} has no long run; those that have are {', '.join(known)}")
         print(run(chapter, options.out))
     return 0
 
