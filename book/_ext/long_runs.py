@@ -35,23 +35,6 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
             *("softcap-sensitivity", "qk-clip-sensitivity", "sigma-reparam", "x-alternatives-best"),
         ),
     ),
-    "ch_pre_vs_post": (
-        {"arms": "all", "train_seeds": 12, "seeds": 4, "first_seed": 4000},
-        (
-            "s3-warmup-post",
-            "s3-warmup-post-with",
-            "s3-warmup-pre",
-            "s3-warmup-length",
-            "xiong-warmup-pre",
-            "x-stall-kept",
-            "x-stall-rescued",
-            "deepnet-rebuttal-trains",
-            "s3-effdepth",
-            "s3-effdepth-joint",
-            "x-effdepth-control",
-            "curse-post",
-        ),
-    ),
 }
 SCRIPTS: dict[str, ModuleType] = {"ch_deepnorm": long_deepnorm}  # each with PUBLISHED, QUICK and measure
 KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
