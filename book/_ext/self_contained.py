@@ -60,6 +60,11 @@ def wheel(root: Path) -> tuple[str, bytes]:
         *(f"License-File: {name}" for name in project["license-files"]),
         f"Requires-Python: {project['requires-python']}",
         *(f"Requires-Dist: {need}" for need in project["dependencies"]),
+        *(
+            line
+            for extra, needs in project.get("optional-dependencies", {}).items()
+            for line in (f"Provides-Extra: {extra}", *(f'Requires-Dist: {need}; extra == "{extra}"' for need in needs))
+        ),
     ]
     files[f"{about}/METADATA"] = "".join(f"{line}\n" for line in metadata).encode()
     files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: self_contained\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
