@@ -47,7 +47,7 @@ class Parameter:
     @property
     def meaning(self) -> str:
         """The comment without the range, which the specification has."""
-        return re.sub(r"[;,:] *(?:from|(?:a|an|is a) \w+ of|\"[^\"]*\"[,]).*$", "", self.comment)
+        return re.sub(r"[;,:] *(?:from|an even number|(?:a|an|is a) \w+ of|\"[^\"]*\"[,]).*$", "", self.comment)
 
     def value(self, given: object) -> Value:
         """``given``, a text of a command line or of a file, as the value that the chapter gets.
