@@ -31,11 +31,6 @@ Number = int | float | str
 UNSEEN_IN_QUICK: set[tuple[str, str, Number]] = {
     ("ch_residual_derivation", "seeds", 20),
     ("ch_residual_derivation", "train_seeds", 2),
-    ("ch_deepnorm", "seeds", 4),
-    ("ch_deepnorm", "train_seeds", 2),
-    ("ch_deepnorm", "steps", 25),
-    ("ch_pre_vs_post", "train_seeds", 32),  # two runs, whatever is asked for: training is what a quick run is short of
-    ("ch_pre_vs_post", "train_seeds", 8),
 }
 
 

@@ -125,10 +125,10 @@ def test_every_chapter_offers_the_notebook_with_the_library(site: Path) -> None:
 
 
 def test_a_page_is_light_to_load(site: Path, visit: Callable[[Path], check.Visit]) -> None:
-    """What a first page with formulas loads beside its own text and pictures: at most 2.3 MB, of which MathJax is 1.3 to 1.4; and that text."""
+    """What a first page with formulas loads beside its own text and pictures: 2.2 MB, of which MathJax is 1.3; and that text."""
     for page in pages():
         loaded = {check.local_path(url) for url in visit(site / page).requests} - {site / page}
-        assert sum(file.stat().st_size for file in loaded if file and file.suffix != ".png") < 2_400_000
+        assert sum(file.stat().st_size for file in loaded if file and file.suffix != ".png") < 2_300_000
         # the ledger grows with its rows, of which a page that is sent packed takes little notice
         assert (site / page).stat().st_size < (1_000_000 if page == "book/ledger.html" else 600_000)
 
