@@ -8,7 +8,7 @@ change. That a warm run records the same bits as a fresh process is a test of it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,14 @@ class Warm:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def _run(self, notebook: Any) -> None:
+    def _run(self, notebook: Any, enough: Callable[[Any], bool] = lambda cell: False) -> None:
         self._client.nb = notebook
         self._client.reset_execution_trackers()
         for index, cell in enumerate(notebook.cells):
             if cell.cell_type == "code" and cell.source.strip():
                 self._client.execute_cell(cell, index)
+                if enough(cell):
+                    return
 
     def state(self) -> str:
         """What a run could leave to the next, one line each."""
@@ -64,15 +66,18 @@ class Warm:
         tagged = next(k for k, cell in enumerate(cells) if "parameters" in cell.metadata.tags)
         self._run(new_notebook(cells=[*cells[:tagged], new_code_cell("%reset -f")]))
 
-    def run(self, path: Path, **values: Any) -> Any:
-        """The executed notebook of a run with these parameters, which leaves no name behind."""
+    def run(self, path: Path, enough: Callable[[Any], bool] = lambda cell: False, **values: Any) -> Any:
+        """The executed notebook of a run with these parameters, which leaves no name behind.
+
+        It ends after the first cell that is ``enough``.
+        """
         notebook = load_notebook_node(str(path))
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         notebook = parameterize_notebook(notebook, values, kernel_name="python3", language="python")
         try:
-            self._run(notebook)
+            self._run(notebook, enough)
         finally:
             self._run(new_notebook(cells=[new_code_cell("%reset -f")]))
         return notebook

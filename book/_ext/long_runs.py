@@ -27,6 +27,14 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
         ("he-degradation", "he-residual", "s3-cause"),
     ),
     "ch_layernorm_projector": ({"train_seeds": 16, "first_seed": 2000}, ("s3-rms-quality", "zhang-comparable")),
+    "ch_pre_vs_post": (
+        {"arms": "all", "train_seeds": 12, "seeds": 4, "first_seed": 4000},
+        (
+            *("s3-warmup-post", "s3-warmup-post-with", "s3-warmup-pre", "s3-warmup-length", "xiong-warmup-pre"),
+            *("x-stall-kept", "x-stall-rescued", "deepnet-rebuttal-trains"),
+            *("s3-effdepth", "s3-effdepth-joint", "x-effdepth-control", "curse-post"),
+        ),
+    ),
     "ch_qk_norm": (
         {"arms": "all", "train_seeds": 12, "head_seeds": 18, "first_seed": 3000},
         (
