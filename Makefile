@@ -33,8 +33,9 @@ long: .venv/.book-ready ## repeat the stored long runs (minutes each) and write 
 colab: .venv/.test-ready ## run every chapter, in its quick form, as Colab does: three bare environments, two ways
 	@"$(BIN)/python" tests/colab.py
 
-portability: .venv/.test-ready ## run every chapter on three CPU paths against the committed numbers (half an hour)
+portability: .venv/.test-ready ## run every chapter on three CPU paths and every quick setting to its end (an hour)
 	"$(BIN)/python" -m pytest tests/test_cpu_paths.py --every-path -n 2
+	"$(BIN)/python" -m pytest tests/test_papermill.py --every-setting -n 2 --dist loadscope
 	"$(BIN)/python" -m pytest book --nbval --nbval-current-env --nbval-cell-timeout=600 \
 	  --nbval-sanitize-with tests/nbval-sanitize.cfg -n 2 --dist loadscope
 

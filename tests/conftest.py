@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
+# what make portability has seen to come out: by chapter and CPU path, a digest of what the numbers depend on
+PORTABILITY = ROOT / "book" / "_data" / "portability.json"
+SEEN: list[tuple[str, str, str]] = []
 OURS = (
     *("resnorm_lib", "freshness", "execute", "build", "notebook_figures", "page_finish", "run_status"),
     *("api_pages", "docstrings", "explorer_pages", "placement_table", "figure_downloads", "ledger_page"),
@@ -20,8 +24,26 @@ OURS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``make portability`` runs every chapter on every path; ``make test`` each on one other than this machine's own."""
-    parser.addoption("--every-path", action="store_true", help="each chapter on every CPU path, not on one in turn")
+    """What ``make portability`` asks for; ``make test`` tries one chapter on one path, and some settings to the end, in turn."""
+    parser.addoption("--every-path", action="store_true", help="each chapter on every CPU path; writes the record of it")
+    parser.addoption("--every-setting", action="store_true", help="each quick run with another setting to its end")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keep what a passed test of the CPU paths has seen; workers send it to the process that started them."""
+    if report.when == "call" and report.passed:
+        SEEN.extend(value for name, value in report.user_properties if name == "numbers came out")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write it down."""
+    if SEEN and not hasattr(session.config, "workerinput"):
+        kept = json.loads(PORTABILITY.read_text("utf-8")) if PORTABILITY.exists() else {}
+        for chapter, path, digest in SEEN:
+            kept.setdefault(chapter, {})[path] = digest
+        there = [path.stem for path in chapters()]
+        kept = {name: dict(sorted(kept[name].items())) for name in sorted(kept) if name in there}
+        PORTABILITY.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
