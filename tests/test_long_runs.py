@@ -23,7 +23,7 @@ def test_what_is_stored_is_what_the_recipe_makes(chapter):
     for claim, records in stored["claims"].items():
         assert rows[f"{claim}-long"].chapter == chapter
         for record in records:
-            assert record["low"] <= record["value"] <= record["high"] and record["seeds"] >= 12
+            assert record["low"] <= record["value"] <= record["high"] and record["seeds"] >= 8
 
 
 def without_numbers(setting: str) -> str:

@@ -27,6 +27,14 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
         ("he-degradation", "he-residual", "s3-cause"),
     ),
     "ch_layernorm_projector": ({"train_seeds": 16, "first_seed": 2000}, ("s3-rms-quality", "zhang-comparable")),
+    "ch_measurement_critique": (
+        {"designs": "all", "steps": 300, "seeds": 8, "first_seed": 3000},
+        (
+            *("s0-auc", "s0-auc-coin", "s0-auc-alpha", "s0-auc-loss", "s0-auc-deeper-coin"),
+            *("s0-auc-order-step", "s0-auc-order-loss", "s0-auc-order-alpha"),
+            *("s0-strat", "s0-strat-lift", "s0-strat-arbitrates", "x-strat-same-depth", "x-reused-labels"),
+        ),
+    ),
     "ch_pre_vs_post": (
         {"arms": "all", "train_seeds": 12, "seeds": 4, "first_seed": 4000},
         (
@@ -41,6 +49,14 @@ RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
             *("wortsman-sensitivity", "wortsman-range", "s3-qk-fail-stop", "x-stop-scores", "x-stop-rows"),
             *("s3-qk-fail-trained", "x-stop-cause", "x-stop-moves", "s3-qk-fail-stay"),
             *("softcap-sensitivity", "qk-clip-sensitivity", "sigma-reparam", "x-alternatives-best"),
+        ),
+    ),
+    "ch_seen_from_outside": (
+        {"seeds": 20, "first_seed": 4000, "tuned": "all widths"},
+        (
+            *("s3-precision-sigma", "norm-rounding-stream", "s3-precision", "x-norms-kept", "kovaleva-gains"),
+            *("s3-finetune", "s3-finetune-warmup", "s3-finetune-rate", "s3-finetune-placement"),
+            *("x-finetune-relative", "s3-finetune-reason", "x-finetune-gradient-size", "mosbach", "mosbach-warmup"),
         ),
     ),
 }
