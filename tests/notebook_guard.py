@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 import nbformat
 
-from resnorm_lib.claims import figure, load, overall, verdict
+from resnorm_lib.claims import Claim, figure, load, overall, verdict
 from resnorm_lib.stats import Interval
 
 LONGEST_CELL = 20
@@ -211,13 +212,19 @@ def _records(output: dict[str, Any], chapter: str | None) -> Iterator[str]:
         yield "it prints ≈ without a figure"
 
 
+@functools.cache
+def _rows() -> dict[str, Claim]:
+    """The rows of claims.yml, read once: they are many, and each output with a claim asks for one."""
+    return load()
+
+
 def _verdicts(records: list[dict[str, Any]], output: dict[str, Any]) -> Iterator[str]:
     """Whether verdicts, bands and the order of figures are those that the rows of claims.yml make of the records."""
     claimed = [record for record in records if "claim" in record]
     if not claimed:
         return
     name, plain = claimed[0]["claim"], _text(output.get("data", {}).get("text/plain", ""))
-    row = load().get(name)
+    row = _rows().get(name)
     if row is None:
         yield f"{name}: claims.yml has no such row"
         return
