@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,11 @@ def others(parameter: Parameter) -> list[Value]:
     return [next(value for value in tried if allowed.accepts(value) and value != allowed.published)]
 
 
-def plan(chapter: Chapter) -> dict[tuple[str, Value], settings.Setting]:
+def plan(chapter: Chapter, without: Container[str] = ()) -> dict[tuple[str, Value], settings.Setting]:
     """The runs: by parameter and value; those of the chapter as it is are ("", "published") and ("effort", "quick")."""
     runs = {("", "published"): settings.expand(chapter, {})[0]}
     for name, parameter in chapter.parameters.items():
-        for value in others(parameter):
+        for value in others(parameter) if name not in without else ():
             runs[name, value] = settings.expand(chapter, {name: [value]})[0]
     return runs
 
@@ -72,9 +73,9 @@ def verdicts(run: Run) -> dict[str, str]:
     return {row["claim"]: row["verdict"] for row in run.rows if row["claim"] and row["verdict"]}
 
 
-def measure(chapter: Chapter, work: Path, workers: int) -> Measured:
+def measure(chapter: Chapter, work: Path, workers: int, without: Container[str] = ()) -> Measured:
     """All that is stored of a chapter."""
-    runs = plan(chapter)
+    runs = plan(chapter, without)
     tell = lambda run: print(chapter.stem, run.setting.label, run.state, round(run.seconds), "s", flush=True)
     done = run_sweep(chapter, list(runs.values()), work / chapter.stem, workers=workers, tell=tell)
     by_key = {run.setting.key: run for run in done}
@@ -84,7 +85,8 @@ def measure(chapter: Chapter, work: Path, workers: int) -> Measured:
     published = by_key[runs["", "published"].key]
     before, claims = values(published), verdicts(published)
     found: Measured = {"start": start_cost(chapter), "published": cost(published)}
-    found |= {"quick": cost(by_key[runs["effort", "quick"].key]), "records": len(before), "parameters": {}}
+    found |= {"quick": cost(by_key[runs["effort", "quick"].key]), "records": len(before)}
+    found["parameters"] = {name: [] for name in chapter.parameters if name in without}
     for (name, value), setting in runs.items():
         if name in ("", "effort"):
             continue
@@ -109,10 +111,11 @@ def main() -> None:
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="stems of notebooks (default: all)")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder that keeps the runs")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help="parameters that take too long")
     options = parser.parse_args()
     for name in options.chapters or [path.stem for path in sorted((ROOT / "book").glob("ch_*.ipynb"))]:
         chapter = chapters.read(chapters.find(name, ROOT / "book"))
-        found = measure(chapter, options.work, options.workers)
+        found = measure(chapter, options.work, options.workers, options.without)
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
         stored = json.loads(STORE.read_text("utf-8")) if STORE.exists() else {"chapters": {}}
         stored["chapters"][chapter.stem] = found | {"load": round(load, 1)}

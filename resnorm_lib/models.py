@@ -254,15 +254,16 @@ class TransformerLM(Stack):
         models, sequences, length, width = x.shape
         layer, causal = branch // 2, self.config.causal
         slab = _product(self.shift(x, branch, 0), self.weights[f"query_key_value_{layer}"])
-        heads = slab.view(models * sequences, length, 3, self.config.heads, -1).permute(2, 0, 3, 1, 4)
-        query, key, scale = self._qk_norm(heads[0], heads[1], layer)
+        heads = slab.view(models * sequences, length, 3, self.config.heads, -1).transpose(1, 3)
+        query, key, value = heads.unbind(2)  # its gradient is one copy, where indexing would add three zero-filled ones
+        query, key, scale = self._qk_norm(query, key, layer)
         if observe is not None:
             logits = scale * (query @ key.mT).detach().view(models, sequences, -1, length, length)
             if causal:
                 logits = logits.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
             observe(f"attention_logits/{layer}", logits)
             observe(f"attention/{layer}", logits.softmax(-1))
-        mixed = functional.scaled_dot_product_attention(query, key, heads[2], is_causal=causal, scale=scale)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
         mixed = mixed.transpose(1, 2).reshape(models, sequences, length, width)
         mixed = self.before_last(self.shift(mixed, branch, 1), branch)
         return _product(mixed, self.weights[f"attention_out_{layer}"])

@@ -195,7 +195,7 @@ def _gain(roles: tuple[str, ...], factor: Callable[[Site], float]) -> Callable[[
 def _t_fixup(factor: Callable[[int], float]) -> Callable[[str, Site], float]:
     def gain(role: str, site: Site) -> float:
         if role == "embedding":
-            return 1 / (math.sqrt(site.width) * math.sqrt(3 * math.sqrt(site.layers)))
+            return float((9 * site.layers) ** -0.25)
         return factor(site.layers) if role in _VALUE_PATH else 1.0
 
     return gain
@@ -343,7 +343,7 @@ _ROWS = (
         name="t_fixup_encoder", title="T-Fixup, encoder", source="huang2020improving", where="the authors' code",
         equation=r"x_{l+1} = x_l + F_l(x_l)",
         constants="value, attention output and feed-forward matrices start 0.67 N^(-1/4) times as large, for N layers; "
-        "embeddings have deviation d^(-1/2) (9N)^(-1/4)",
+        "token embeddings enter the stream with deviation (9N)^(-1/4)",
         increment=_bare, norms=0, final_norm=False, gain=_t_fixup(lambda layers: 0.67 * layers**-0.25),
     ),
     Placement(

@@ -29,6 +29,12 @@ from resnorm_lib.settings import Setting
 __all__ = ["Run", "SweepError", "run_sweep"]
 
 _PATIENCE = "10s"  # with a scheduler that does not answer
+# a worker waits for kernels: dask need not sample its stack a hundred times a second, nor listen to its heart fifty times
+_CALM = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
 _STATE = ("state", "notebook", "error", "seconds", "cpu_seconds", "peak_mib")
 Engine = Callable[[str, Mapping[str, Any], str, str], Outcome]
 
@@ -270,6 +276,7 @@ def _attempt(call: Callable[[], Outcome], source: str) -> Outcome:
 def _client(workers: int, scheduler: str) -> Iterator[Any]:
     """A client of a running scheduler, or of one of our own on the loopback interface with so many workers."""
     try:
+        import dask
         import distributed
     except ImportError as error:
         raise SweepError(
@@ -280,7 +287,7 @@ def _client(workers: int, scheduler: str) -> Iterator[Any]:
         address: Any = scheduler
         if not scheduler:
             # a Ctrl-C of the terminal goes to all processes; the workers, which inherit this mask, are not to see it
-            with _masked():
+            with _masked(), dask.config.set(_CALM):
                 cluster = distributed.LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,

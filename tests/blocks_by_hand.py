@@ -116,7 +116,7 @@ def leave(name, x, N):
 VALUE_PATH = ("value", "attention_out", "feed_forward_in", "feed_forward_out")
 
 
-def start(name, role, layers, width):
+def start(name, role, layers):
     """What the source multiplies a matrix of this role by at the start, in a transformer of so many layers."""
     writes = role in ("attention_out", "feed_forward_out")
     factors = {
@@ -128,7 +128,7 @@ def start(name, role, layers, width):
         "sub_ln": math.sqrt(math.log(2 * layers)),
     }
     if name.startswith("t_fixup") and role == "embedding":
-        return width**-0.5 * (9 * layers) ** -0.25
+        return (9 * layers) ** -0.25
     if name == "gpt2" and writes:
         return 1 / math.sqrt(2 * layers)
     if name == "fixup":

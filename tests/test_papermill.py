@@ -111,7 +111,7 @@ def fresh_run(path: Path, folder: Path, **values: Any) -> dict[str, Any]:
 
 def checked(notebook: Any, **values: Any) -> dict[str, Any]:
     """The records of a quick run, which has nothing on stderr and gives no verdict."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = outputs_of(notebook.cells)
     assert not [output for output in outputs if output.get("name") == "stderr" or output["output_type"] == "error"]
     records = records_of(notebook.cells)
     assert records, "a quick run records raw values"
@@ -122,10 +122,13 @@ def checked(notebook: Any, **values: Any) -> dict[str, Any]:
     return recorded(notebook.cells)
 
 
+def outputs_of(cells: Sequence[Any]) -> list[Any]:
+    return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+
+
 def records_of(cells: Sequence[Any]) -> list[dict[str, Any]]:
     """The records that cells have left in their outputs."""
-    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
-    return [r for o in outputs for r in o.get("metadata", {}).get("resnorm", {}).get("records", [])]
+    return [r for o in outputs_of(cells) for r in o.get("metadata", {}).get("resnorm", {}).get("records", [])]
 
 
 def recorded(cells: Sequence[Any]) -> dict[str, Any]:

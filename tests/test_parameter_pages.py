@@ -41,10 +41,11 @@ def test_cost_and_effect_are_shown() -> None:
     chapter = library_chapters.read(chapters()[0])
     run = {"value": 32, "cpu_seconds": 30.0, "peak_mib": 500, "moved": 12, "claims": 3, "verdicts": {"s0-jac": ["holds", "fails"]}}
     measured = {kind: {"cpu_seconds": seconds, "peak_mib": 900} for kind, seconds in (("start", 4), ("quick", 9), ("published", 60))}
-    text = "\n".join(parameter_tables.ParameterTables.table(chapter, {"seeds": 4}, measured | {"records": 200, "parameters": {"width": [run]}}))
+    text = "\n".join(parameter_tables.ParameterTables.table(chapter, {"seeds": 4}, measured | {"records": 200, "parameters": {"width": [run], "depth": []}}))
     assert "As published 60 s, 900 MiB; quick 9.0 s, 900 MiB, of which 4.0 s to start." in text.replace("1 min 0 s", "60 s")
     assert '  - × 0.5 at 32\n  - 12 of 200 records, and the verdicts of <a href="ledger.html#s0-jac">s0-jac</a>' in text
     assert "9.0 s if quick" in text
+    assert "not measured: it takes too long" in text
 
 
 def test_stored_costs_are_of_todays_parameters() -> None:

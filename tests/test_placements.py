@@ -136,7 +136,7 @@ def test_initialisation_of_each_role(name, layers):
     site = Site(0, 2 * layers, 2, 64)
     for role in placements.ROLES:
         gain = placements.get(name).gain(role, site)
-        assert gain == pytest.approx(start(name, role, layers, 64), rel=1e-12), role
+        assert gain == pytest.approx(start(name, role, layers), rel=1e-12), role
 
 
 def test_deepnorm_of_an_encoder_decoder():

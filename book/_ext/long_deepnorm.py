@@ -216,12 +216,10 @@ def _mixing(lab: Lab, grid: Grid, **config: Any) -> dict[str, Any]:
     return found | {"row sum": rows.numpy().reshape(found["kl"].shape)}
 
 
-def _loud(lab: Lab, grid: Grid, **config: Any) -> dict[str, Any]:
-    """An arm whose token embeddings are √width times larger, and whose positions are as small as they are then."""
+def _quiet(lab: Lab, grid: Grid, **config: Any) -> dict[str, Any]:
+    """An arm whose positions start as small as T-Fixup makes the tokens."""
     model = lab.transformer(grid, **config)
-    width, layers = lab.p["width"], config["depth"]
-    model.weights["embedding"].data.mul_(width**0.5)
-    model.weights["position"].data.mul_((9 * layers) ** -0.25)
+    model.weights["position"].data.mul_((9 * config["depth"]) ** -0.25)
     return lab.train(model, grid, lab.p["family_steps"], ensemble.Adam((0.9, 0.98)))
 
 
@@ -258,7 +256,7 @@ def arms(lab: Lab) -> dict[str, Callable[[], dict[str, Any]]]:
     for row in placements.PLACEMENTS:
         found[f"family, {row}"] = _sentence(lab, wide, depth=p["family_layers"], placement=row, **base(row))
     config = {"placement": "t_fixup_decoder", "depth": p["family_layers"]}
-    found["loud embeddings, t_fixup_decoder"] = lambda config=config: _loud(lab, wide, **config)
+    found["quiet positions, t_fixup_decoder"] = lambda config=config: _quiet(lab, wide, **config)
     for depth in (p["short"], p["middle"]):
         for norm in ("layer_norm", "dyt"):
             found[f"{norm}, L = {depth}"] = _sentence(lab, wide, depth=depth, norm=norm)

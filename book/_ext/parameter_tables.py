@@ -77,6 +77,9 @@ def rows(chapter: Chapter, quick: Numbers, measured: Numbers) -> list[list[str]]
             cost = f"{duration(measured['quick']['cpu_seconds'])} if quick" if "quick" in measured else ""
             found.append([*shown, "", cost, "the verdicts: a quick run gives none"])
             continue
+        if measured and not tried:
+            found.append([*shown, str(quick.get(name, "")), "not measured: it takes too long", ""])
+            continue
         cost = "; ".join(f"× {run['cpu_seconds'] / measured['published']['cpu_seconds']:.2g} at {run['value']}" for run in tried)
         found.append([*shown, str(quick.get(name, "")), cost, "; ".join(effect(run, measured["records"]) for run in tried)])
     return found
