@@ -20,6 +20,8 @@ from typing import Any
 import long_deepnorm
 import papermill
 
+from resnorm_lib import claim_rows
+
 ROOT = Path(__file__).resolve().parents[2]
 RUNS: dict[str, tuple[dict[str, int | float | str], tuple[str, ...]]] = {
     "ch_why_depth_fails": (
@@ -65,14 +67,16 @@ KEPT = ("setting", "value", "low", "high", "seeds", "dtype")
 
 
 def records(notebook: Any, claims: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-    """The records of these claims in an executed notebook, by claim."""
+    """The records of these claims in an executed notebook, by claim; a claim without a row of its own has a long one alone."""
+    rows = claim_rows.load()
+    names = {claim if claim in rows or f"{claim}-long" not in rows else f"{claim}-long": claim for claim in claims}
     found: dict[str, list[dict[str, Any]]] = {claim: [] for claim in claims}
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             for record in output.get("metadata", {}).get("resnorm", {}).get("records", ()):
-                if record.get("claim") in found:
-                    found[record["claim"]].append({key: record[key] for key in KEPT})
-    empty = [claim for claim, rows in found.items() if not rows]
+                if record.get("claim") in names:
+                    found[names[record["claim"]]].append({key: record[key] for key in KEPT})
+    empty = [claim for claim, kept in found.items() if not kept]
     if empty:
         raise SystemExit(f"the run measured nothing for {', '.join(empty)}: check RUNS in {Path(__file__).name}")
     return found
