@@ -173,9 +173,10 @@ class Stack(nn.Module):
             dtype: of the parameters; the draws are made in float64.
         """
         drawn: dict[str, list[Tensor]] = {}
+        sites = {slab.branch: self.sites(slab.branch) for slab in slabs[0]}  # the first model is the deepest
         for model, (generator, own) in enumerate(zip(generators, slabs, strict=True)):
             for slab in own:
-                site = self.sites(slab.branch)[model]
+                site = sites[slab.branch][model]
                 shape = (slab.rows, len(slab.roles), slab.columns)
                 stds = [slab.std * self.placement.gain(role, site) for role in slab.roles]
                 noise = torch.randn((slab.rows, shape[1] * shape[2]), generator=generator, dtype=torch.float64)
