@@ -288,7 +288,7 @@ def test_initialisation_of_each_matrix(placement):
         "feed_forward_out": (2 / (width + hidden)) ** 0.5,
     }
     for matrix in model.matrices:
-        std = xavier.get(matrix.role, (1 / width) ** 0.5) * start(placement, matrix.role, depth, width)
+        std = xavier.get(matrix.role, (1 / width) ** 0.5) * start(placement, matrix.role, depth)
         value = matrix.value.detach()
         assert value.std().item() == pytest.approx(std, rel=5 / (2 * value.numel()) ** 0.5, abs=1e-12), matrix.role
     assert [(m.role, m.layer) for m in model.matrices[:3]] == [("embedding", None), ("position", None), ("head", None)]
